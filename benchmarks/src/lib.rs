@@ -1,0 +1,1 @@
+//! Side-by-side measurements; every program in `src/bin` is one benchmark.

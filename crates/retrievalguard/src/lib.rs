@@ -1,0 +1,7 @@
+//! Provably robust nearest-neighbour retrieval.
+//!
+//! The crate holds the method and nothing else: no tensors, no async runtime, no argument parser.
+
+mod parameters;
+
+pub use parameters::{Alpha, NormBound, ParameterError, SampleCount, Seed, Sigma, TargetRadius};

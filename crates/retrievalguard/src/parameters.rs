@@ -1,0 +1,325 @@
+//! The numbers a run is made with, each checked once and trusted afterwards.
+//!
+//! Every type here accepts exactly the values for which the theory holds and answers everything else with a
+//! [`ParameterError`] that carries the offending value.
+//!
+//! ```
+//! use retrievalguard::{Alpha, ParameterError, Sigma};
+//!
+//! let sigma = Sigma::new(0.25)?;
+//! assert_eq!(sigma.get(), 0.25);
+//! assert_eq!(Alpha::new(1.5), Err(ParameterError::Alpha(1.5)));
+//! assert_eq!("0.01".parse::<Alpha>()?.get(), 0.01);
+//! # Ok::<(), ParameterError>(())
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A parameter outside the range in which the certificates hold.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParameterError {
+    /// The noise level must be a positive finite number.
+    #[error("sigma is {0}, wanted a finite number above 0 (in pixels scaled to [0, 1])")]
+    Sigma(f64),
+    /// A failure probability lies strictly between 0 and 1.
+    #[error("alpha is {0}, wanted a number between 0 and 1, both excluded")]
+    Alpha(f64),
+    /// A norm bound must be positive, finite and well inside the range of `f32`.
+    #[error("norm bound is {0}, wanted a finite number between 1e-6 and 1e6")]
+    NormBound(f64),
+    /// A Monte-Carlo mean needs at least one sample and a count that `u32` holds.
+    #[error("sample count is {0}, wanted a whole number from 1 to 4294967295")]
+    SampleCount(u64),
+    /// A radius to be decided must be positive and finite.
+    #[error("target radius is {0}, wanted a finite number above 0")]
+    TargetRadius(f64),
+    /// Text that is not a number at all.
+    #[error("{parameter} is `{text}`, wanted {wanted}")]
+    Text {
+        /// Which parameter was being read.
+        parameter: &'static str,
+        /// What was found.
+        text: String,
+        /// What would have been accepted.
+        wanted: &'static str,
+    },
+}
+
+macro_rules! checked_float {
+    ($(#[$doc:meta])* $name:ident, $word:literal, $accepts:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+        #[serde(try_from = "f64", into = "f64")]
+        pub struct $name(f64);
+
+        impl $name {
+            /// Checks the value; the error carries it.
+            pub fn new(value: f64) -> Result<Self, ParameterError> {
+                let accepts: fn(f64) -> bool = $accepts;
+                if accepts(value) { Ok(Self(value)) } else { Err(ParameterError::$name(value)) }
+            }
+
+            /// The checked value.
+            pub fn get(self) -> f64 {
+                self.0
+            }
+        }
+
+        impl TryFrom<f64> for $name {
+            type Error = ParameterError;
+
+            fn try_from(value: f64) -> Result<Self, ParameterError> {
+                Self::new(value)
+            }
+        }
+
+        impl From<$name> for f64 {
+            fn from(value: $name) -> f64 {
+                value.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParameterError;
+
+            fn from_str(text: &str) -> Result<Self, ParameterError> {
+                let value = text.trim().parse().map_err(|_| ParameterError::Text {
+                    parameter: $word,
+                    text: text.to_owned(),
+                    wanted: "a number",
+                })?;
+                Self::new(value)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(formatter)
+            }
+        }
+    };
+}
+
+checked_float!(
+    /// Standard deviation `σ` of the smoothing noise `N(0, σ²I)`; pixels live in `[0, 1]`.
+    Sigma,
+    "sigma",
+    |value| value.is_finite() && value > 0.0
+);
+
+checked_float!(
+    /// Probability `α` with which a certificate may be wrong.
+    Alpha,
+    "alpha",
+    |value| value > 0.0 && value < 1.0
+);
+
+checked_float!(
+    /// Largest Euclidean norm `F` of an embedding.
+    ///
+    /// The range keeps products of embeddings far from the overflow and underflow of `f32`.
+    NormBound,
+    "norm bound",
+    |value| (1e-6..=1e6).contains(&value)
+);
+
+checked_float!(
+    /// Radius that adaptive sampling is asked to decide.
+    TargetRadius,
+    "target radius",
+    |value| value.is_finite() && value > 0.0
+);
+
+impl Alpha {
+    /// An equal share of the failure probability, so that `parts` statements hold at once.
+    ///
+    /// `α/N` for `N` queries makes the guarantee simultaneous instead of per query.
+    pub fn share(self, parts: SampleCount) -> Alpha {
+        Alpha(self.0 / f64::from(parts.get()))
+    }
+}
+
+impl NormBound {
+    /// `F = 1`: encoders whose output is l2-normalised.
+    pub const UNIT: NormBound = NormBound(1.0);
+}
+
+/// A number of Monte-Carlo samples, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct SampleCount(u32);
+
+impl SampleCount {
+    /// Accepts 1 to `u32::MAX`.
+    pub fn new(value: u64) -> Result<Self, ParameterError> {
+        match u32::try_from(value) {
+            Ok(count) if count > 0 => Ok(Self(count)),
+            _ => Err(ParameterError::SampleCount(value)),
+        }
+    }
+
+    /// The checked value.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl TryFrom<u64> for SampleCount {
+    type Error = ParameterError;
+
+    fn try_from(value: u64) -> Result<Self, ParameterError> {
+        Self::new(value)
+    }
+}
+
+impl From<SampleCount> for u64 {
+    fn from(value: SampleCount) -> u64 {
+        u64::from(value.0)
+    }
+}
+
+impl FromStr for SampleCount {
+    type Err = ParameterError;
+
+    fn from_str(text: &str) -> Result<Self, ParameterError> {
+        let digits: String = text.trim().chars().filter(|&letter| letter != '_' && letter != ',').collect();
+        let value = digits.parse().map_err(|_| ParameterError::Text {
+            parameter: "sample count",
+            text: text.to_owned(),
+            wanted: "a whole number from 1 to 4294967295",
+        })?;
+        Self::new(value)
+    }
+}
+
+impl fmt::Display for SampleCount {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// Root of all randomness of a run: 128 bits.
+///
+/// Fixed seeds are for evaluation on inputs that were fixed beforehand. In deployment draw the bytes from the
+/// operating system after the picture arrived: an attacker who knows the noise can aim at it.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Seed(u128);
+
+impl Seed {
+    /// A seed for repeatable evaluation.
+    pub const fn new(value: u64) -> Self {
+        Self(value as u128)
+    }
+
+    /// A seed from 16 bytes, for instance of the operating system's generator.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_le_bytes(bytes))
+    }
+
+    /// All 128 bits.
+    pub const fn get(self) -> u128 {
+        self.0
+    }
+}
+
+impl fmt::Debug for Seed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A secret seed must not reach a log by way of a derived Debug of some larger struct.
+        formatter.write_str("Seed(..)")
+    }
+}
+
+impl From<Seed> for String {
+    fn from(seed: Seed) -> String {
+        seed.0.to_string()
+    }
+}
+
+impl TryFrom<String> for Seed {
+    type Error = ParameterError;
+
+    fn try_from(text: String) -> Result<Self, ParameterError> {
+        text.parse()
+    }
+}
+
+impl FromStr for Seed {
+    type Err = ParameterError;
+
+    fn from_str(text: &str) -> Result<Self, ParameterError> {
+        text.trim().parse().map(Self).map_err(|_| ParameterError::Text {
+            parameter: "seed",
+            text: text.to_owned(),
+            wanted: "a whole number from 0 to 2^128 - 1",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// NaN compares unequal to itself, so the carried value is compared by bits.
+    fn carried(error: &ParameterError) -> u64 {
+        match error {
+            ParameterError::Sigma(value)
+            | ParameterError::Alpha(value)
+            | ParameterError::NormBound(value)
+            | ParameterError::TargetRadius(value) => value.to_bits(),
+            ParameterError::SampleCount(value) => *value,
+            ParameterError::Text { .. } => panic!("not a value"),
+        }
+    }
+
+    #[test]
+    fn refused_values_are_carried_by_the_error() {
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, -1.0] {
+            let errors = [
+                Sigma::new(value).unwrap_err(),
+                Alpha::new(value).unwrap_err(),
+                NormBound::new(value).unwrap_err(),
+                TargetRadius::new(value).unwrap_err(),
+            ];
+            for error in &errors {
+                assert_eq!(carried(error), value.to_bits(), "{error:?}");
+            }
+            assert!(matches!(errors[0], ParameterError::Sigma(_)));
+            assert!(matches!(errors[1], ParameterError::Alpha(_)));
+            assert!(matches!(errors[2], ParameterError::NormBound(_)));
+            assert!(matches!(errors[3], ParameterError::TargetRadius(_)));
+        }
+        assert_eq!(Alpha::new(1.0), Err(ParameterError::Alpha(1.0)));
+        assert_eq!(SampleCount::new(0), Err(ParameterError::SampleCount(0)));
+        assert_eq!(SampleCount::new(1 << 32), Err(ParameterError::SampleCount(1 << 32)));
+    }
+
+    #[test]
+    fn text_that_is_no_number_is_named_with_what_was_wanted() {
+        let error = "much".parse::<Sigma>().unwrap_err();
+        assert_eq!(error.to_string(), "sigma is `much`, wanted a number");
+        assert_eq!("-3".parse::<Sigma>(), Err(ParameterError::Sigma(-3.0)));
+        assert!("1e5".parse::<SampleCount>().is_err());
+        assert_eq!("100_000".parse::<SampleCount>().unwrap().get(), 100_000);
+        assert!("-1".parse::<Seed>().is_err());
+    }
+
+    #[test]
+    fn deserialising_checks_the_range_too() {
+        assert!(serde_json::from_str::<Sigma>("0.5").is_ok());
+        assert!(serde_json::from_str::<Sigma>("-0.5").is_err());
+        assert!(serde_json::from_str::<SampleCount>("0").is_err());
+        let seed = Seed::from_bytes([0xff; 16]);
+        let text = serde_json::to_string(&seed).unwrap();
+        assert_eq!(serde_json::from_str::<Seed>(&text).unwrap(), seed);
+    }
+
+    #[test]
+    fn a_seed_does_not_print_itself_in_debug_output() {
+        assert_eq!(format!("{:?}", Seed::new(42)), "Seed(..)");
+    }
+}
