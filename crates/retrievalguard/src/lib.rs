@@ -3,6 +3,7 @@
 //! The crate holds the method and nothing else: no tensors, no async runtime, no argument parser.
 
 pub mod binomial;
+pub mod gallery;
 pub mod normal;
 mod parameters;
 

@@ -1,0 +1,333 @@
+//! Labelled vectors and the exact search in them.
+//!
+//! The certificates speak of the nearest *stored* vector (frozen gallery, section 0 of the theory), so the
+//! vectors kept here are the retrieval system itself and the search never approximates: every answer is the one
+//! that a double loop in `f64` over all rows gives, bit for bit, with ties going to the smaller row.
+//!
+//! ```
+//! use retrievalguard::{Gallery, Metric, Positives, Question};
+//!
+//! let vectors = vec![0.0_f32, 0.0, 1.0, 0.0, 0.0, 3.0];
+//! let identities = ["cat-1", "cat-2", "dog-1"].map(String::from).to_vec();
+//! let gallery = Gallery::new(vectors, 2, identities, &["cat", "cat", "dog"], Metric::Euclidean)?;
+//!
+//! // The picture "cat-1" asks for its label without being allowed to find itself.
+//! let cat = gallery.label_named("cat").ok_or("no cat")?;
+//! let question = Question::new(Positives::Label(cat), gallery.rows_of("cat-1"));
+//! let answers = gallery.nearest_sides(gallery.vector(0), |_| &question)?;
+//! let positive = answers[0].positive.ok_or("no other cat")?;
+//! let negative = answers[0].negative.ok_or("nothing but cats")?;
+//! assert_eq!((positive.row, positive.squared_distance), (1, 1.0));
+//! assert_eq!((negative.row, negative.squared_distance), (2, 9.0));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod question;
+mod scores;
+mod search;
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use question::{Positives, Question, Side};
+pub use search::{Neighbour, SearchError, Sides};
+
+/// Largest norm of a stored vector: with it on both sides, no `f32` product or sum comes near overflow.
+const NORM_LIMIT: f64 = 1e15;
+
+/// Name of a class of pictures, interned by the [`Gallery`] it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Label(u32);
+
+impl Label {
+    /// Position of the label in order of first appearance, below [`Gallery::label_count`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// How two vectors are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Metric {
+    /// The smallest Euclidean distance to the vectors as given wins.
+    Euclidean,
+    /// The stored vectors are scaled to norm 1, so the smallest Euclidean distance is the largest cosine; queries
+    /// are never scaled, because their length does not change the order.
+    Cosine,
+}
+
+/// A gallery that cannot be built, with the value that stands in the way.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GalleryError {
+    /// There is nothing to search in.
+    #[error("gallery has no items, wanted at least one")]
+    Empty,
+    /// Vectors have at least one component.
+    #[error("gallery dimension is 0, wanted at least 1")]
+    DimensionZero,
+    /// The vectors, laid end to end, do not have the length that the items need.
+    #[error("gallery vectors hold {found} numbers, wanted {items} items of dimension {dimension}")]
+    VectorLength {
+        /// How many numbers were given.
+        found: usize,
+        /// How many items there are.
+        items: usize,
+        /// How many components each vector has.
+        dimension: usize,
+    },
+    /// Every item has exactly one label.
+    #[error("gallery has {found} labels, wanted one for each of its {items} items")]
+    LabelCount {
+        /// How many labels were given.
+        found: usize,
+        /// How many items there are.
+        items: usize,
+    },
+    /// Rows and labels are numbered with 32 bits.
+    #[error("gallery has {found} items, wanted at most {limit}")]
+    TooManyItems {
+        /// How many items were given.
+        found: usize,
+        /// How many can be numbered.
+        limit: usize,
+    },
+    /// A component is infinite or not a number.
+    #[error(
+        "component {component} of gallery item `{identity}` (row {row}) is {value}, wanted a finite number"
+    )]
+    NotFinite {
+        /// Name of the item.
+        identity: String,
+        /// Row of the item.
+        row: usize,
+        /// Which component of its vector.
+        component: usize,
+        /// What was found there.
+        value: f32,
+    },
+    /// A vector is so long that single-precision products of it could overflow.
+    #[error("norm of gallery item `{identity}` (row {row}) is {norm:e}, wanted at most {limit:e}")]
+    NormTooLarge {
+        /// Name of the item.
+        identity: String,
+        /// Row of the item.
+        row: usize,
+        /// Its norm.
+        norm: f64,
+        /// The largest norm that is accepted.
+        limit: f64,
+    },
+    /// A zero vector has no direction, so the cosine is undefined.
+    #[error(
+        "gallery item `{identity}` (row {row}) is the zero vector, wanted a direction for the cosine metric"
+    )]
+    ZeroVector {
+        /// Name of the item.
+        identity: String,
+        /// Row of the item.
+        row: usize,
+    },
+}
+
+/// The stored vectors `v_1..v_N` with their labels and identities.
+///
+/// One picture may own several rows: identities need not be unique.
+#[derive(Clone, Debug)]
+pub struct Gallery {
+    vectors: Vec<f32>,
+    dimension: usize,
+    metric: Metric,
+    labels: Vec<Label>,
+    label_names: Vec<String>,
+    labels_by_name: Vec<Label>,
+    identities: Vec<String>,
+    rows_by_identity: Vec<u32>,
+    squared_norms: Vec<f64>,
+}
+
+impl Gallery {
+    /// Takes the vectors, laid end to end, with one identity and one label for each; nothing large is copied.
+    pub fn new(
+        mut vectors: Vec<f32>,
+        dimension: usize,
+        identities: Vec<String>,
+        labels: &[impl AsRef<str>],
+        metric: Metric,
+    ) -> Result<Self, GalleryError> {
+        let items = identities.len();
+        if dimension == 0 {
+            return Err(GalleryError::DimensionZero);
+        }
+        if items == 0 && vectors.is_empty() && labels.is_empty() {
+            return Err(GalleryError::Empty);
+        }
+        if items.checked_mul(dimension) != Some(vectors.len()) {
+            return Err(GalleryError::VectorLength { found: vectors.len(), items, dimension });
+        }
+        if labels.len() != items {
+            return Err(GalleryError::LabelCount { found: labels.len(), items });
+        }
+        let limit = u32::MAX as usize;
+        if items > limit {
+            return Err(GalleryError::TooManyItems { found: items, limit });
+        }
+
+        let mut squared_norms = Vec::with_capacity(items);
+        for (row, vector) in vectors.chunks_exact_mut(dimension).enumerate() {
+            squared_norms.push(admit(vector, row, &identities[row], metric)?);
+        }
+
+        let (labels, label_names) = intern(labels);
+        let mut labels_by_name: Vec<Label> = (0..label_names.len() as u32).map(Label).collect();
+        labels_by_name.sort_unstable_by_key(|label| label_names[label.index()].as_str());
+        let mut rows_by_identity: Vec<u32> = (0..items as u32).collect();
+        rows_by_identity.sort_unstable_by_key(|&row| (identities[row as usize].as_str(), row));
+
+        Ok(Self {
+            vectors,
+            dimension,
+            metric,
+            labels,
+            label_names,
+            labels_by_name,
+            identities,
+            rows_by_identity,
+            squared_norms,
+        })
+    }
+
+    /// Number of stored vectors, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "an empty gallery cannot be built")]
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Number `k` of components of every vector, at least 1.
+    pub fn dimension(&self) -> usize {
+        self.dimension
+    }
+
+    /// How vectors are compared.
+    pub fn metric(&self) -> Metric {
+        self.metric
+    }
+
+    /// The stored vector of a row; panics if the row is not below [`Gallery::len`].
+    pub fn vector(&self, row: usize) -> &[f32] {
+        &self.vectors[row * self.dimension..(row + 1) * self.dimension]
+    }
+
+    /// All stored vectors, laid end to end.
+    pub fn vectors(&self) -> &[f32] {
+        &self.vectors
+    }
+
+    /// Squared norm `‖v‖²` of a stored vector, summed in `f64`; panics if there is no such row.
+    pub fn squared_norm(&self, row: usize) -> f64 {
+        self.squared_norms[row]
+    }
+
+    /// Squared norms of all stored vectors, summed in `f64`.
+    pub fn squared_norms(&self) -> &[f64] {
+        &self.squared_norms
+    }
+
+    /// Label of a row; panics if there is no such row.
+    pub fn label(&self, row: usize) -> Label {
+        self.labels[row]
+    }
+
+    /// Labels of all rows.
+    pub fn labels(&self) -> &[Label] {
+        &self.labels
+    }
+
+    /// Number of different labels.
+    pub fn label_count(&self) -> usize {
+        self.label_names.len()
+    }
+
+    /// The label with this name, if any stored vector has it.
+    pub fn label_named(&self, name: &str) -> Option<Label> {
+        self.labels_by_name
+            .binary_search_by_key(&name, |label| self.label_names[label.index()].as_str())
+            .ok()
+            .map(|position| self.labels_by_name[position])
+    }
+
+    /// Name of a label of this gallery; panics if the label comes from a gallery with more labels.
+    pub fn label_name(&self, label: Label) -> &str {
+        &self.label_names[label.index()]
+    }
+
+    /// Name of the picture that a row was made from; panics if there is no such row.
+    pub fn identity(&self, row: usize) -> &str {
+        &self.identities[row]
+    }
+
+    /// Rows made from one picture, ascending; what leave-one-out excludes.
+    pub fn rows_of(&self, identity: &str) -> Vec<usize> {
+        let name = |row: &u32| self.identities[*row as usize].as_str();
+        let start = self.rows_by_identity.partition_point(|row| name(row) < identity);
+        self.rows_by_identity[start..]
+            .iter()
+            .take_while(|row| name(row) == identity)
+            .map(|&row| row as usize)
+            .collect()
+    }
+}
+
+/// Checks one vector, scales it if the metric asks for it, and returns its squared norm.
+fn admit(vector: &mut [f32], row: usize, identity: &str, metric: Metric) -> Result<f64, GalleryError> {
+    if let Some(component) = vector.iter().position(|value| !value.is_finite()) {
+        let value = vector[component];
+        return Err(GalleryError::NotFinite { identity: identity.to_owned(), row, component, value });
+    }
+    let squared_norm = squared_norm(vector);
+    let norm = squared_norm.sqrt();
+    match metric {
+        Metric::Euclidean if norm > NORM_LIMIT => {
+            Err(GalleryError::NormTooLarge { identity: identity.to_owned(), row, norm, limit: NORM_LIMIT })
+        }
+        Metric::Euclidean => Ok(squared_norm),
+        Metric::Cosine if norm == 0.0 => Err(GalleryError::ZeroVector { identity: identity.to_owned(), row }),
+        Metric::Cosine => {
+            for value in vector.iter_mut() {
+                *value = (f64::from(*value) / norm) as f32;
+            }
+            Ok(self::squared_norm(vector))
+        }
+    }
+}
+
+/// `Σ v_i²` in `f64`, in the order of the components.
+fn squared_norm<T: Copy + Into<f64>>(vector: &[T]) -> f64 {
+    vector.iter().fold(0.0, |sum, &value| {
+        let value: f64 = value.into();
+        sum + value * value
+    })
+}
+
+/// Numbers the names in order of first appearance.
+fn intern(names: &[impl AsRef<str>]) -> (Vec<Label>, Vec<String>) {
+    let mut numbers: HashMap<&str, Label> = HashMap::new();
+    let mut distinct: Vec<String> = Vec::new();
+    let labels = names
+        .iter()
+        .map(|name| {
+            let name = name.as_ref();
+            *numbers.entry(name).or_insert_with(|| {
+                distinct.push(name.to_owned());
+                // At most one label per item, and items are numbered with 32 bits.
+                Label((distinct.len() - 1) as u32)
+            })
+        })
+        .collect();
+    (labels, distinct)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,347 @@
+//! Exact search: the nearest right and wrong answers, and the nearest rows of all.
+//!
+//! `f32` scores from a blocked matrix product leave a few candidate rows for each query (`scores.rs` proves that
+//! no other row can win); those are measured in `f64`, in the order of the components. The answers are therefore
+//! a function of the vectors alone: neither the batch nor the processor changes a bit of them.
+
+use std::collections::BinaryHeap;
+
+use super::question::{Positives, Question};
+use super::scores::{Batch, Query, Tile, batch_queries, cutoff};
+use super::{Gallery, Label};
+
+/// A row found by the search.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Neighbour {
+    /// Row of the stored vector.
+    pub row: usize,
+    /// `Σ (q_i − v_i)²`, summed in `f64` in the order of the components.
+    pub squared_distance: f64,
+}
+
+/// The nearest right and the nearest wrong answer to one query.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sides {
+    /// Nearest positive, if any row is one.
+    pub positive: Option<Neighbour>,
+    /// Nearest negative, if any row is one.
+    pub negative: Option<Neighbour>,
+}
+
+/// A search that cannot be answered.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SearchError {
+    /// The queries are not whole vectors of the gallery's dimension.
+    #[error("queries hold {found} numbers, wanted a multiple of the gallery's dimension {dimension}")]
+    QueryLength {
+        /// How many numbers were given.
+        found: usize,
+        /// The gallery's dimension.
+        dimension: usize,
+    },
+    /// A component of a query is infinite or not a number.
+    #[error("component {component} of query {query} is {value}, wanted a finite number")]
+    NotFinite {
+        /// Which query.
+        query: usize,
+        /// Which of its components.
+        component: usize,
+        /// What was found there.
+        value: f64,
+    },
+    /// A question names a row that the gallery does not have.
+    #[error("question of query {query} names row {row}, wanted one below the gallery's length {length}")]
+    RowOutOfRange {
+        /// Which query.
+        query: usize,
+        /// The row it names.
+        row: usize,
+        /// Number of rows there are.
+        length: usize,
+    },
+    /// A question asks for a label of another gallery.
+    #[error(
+        "question of query {query} asks for label {label}, wanted one below the gallery's label count {count}"
+    )]
+    UnknownLabel {
+        /// Which query.
+        query: usize,
+        /// Index of the label it asks for.
+        label: usize,
+        /// Number of labels there are.
+        count: usize,
+    },
+    /// Excluded rows are listed once each, in ascending order.
+    #[error("excluded rows of query {query} have {second} after {first}, wanted them strictly ascending")]
+    ExcludedNotAscending {
+        /// Which query.
+        query: usize,
+        /// The row before.
+        first: usize,
+        /// The row that should have been larger.
+        second: usize,
+    },
+    /// No neighbours were asked for.
+    #[error("number of neighbours is 0, wanted at least 1")]
+    NoNeighbours,
+}
+
+impl Gallery {
+    /// Nearest positive and nearest negative of every query, ties going to the smaller row.
+    ///
+    /// The queries are laid end to end; `question` is asked with their position. One thread, and memory that does
+    /// not grow with the number of queries except for the answers.
+    pub fn nearest_sides<'question, T: Copy + Into<f64>>(
+        &self,
+        queries: &[T],
+        question: impl Fn(usize) -> &'question Question,
+    ) -> Result<Vec<Sides>, SearchError> {
+        let count = self.check_queries(queries)?;
+        for query in 0..count {
+            self.check_question(query, question(query))?;
+        }
+        let mut answers = Vec::with_capacity(count);
+        for group in queries.chunks(batch_queries(self.dimension()) * self.dimension()) {
+            let batch = Batch::new(group, self.dimension());
+            let first = answers.len();
+            let mut searches: Vec<SidesSearch<'_>> = (0..batch.len())
+                .map(|position| SidesSearch::new(self, &batch.query(position), question(first + position)))
+                .collect();
+            batch.visit_tiles(self, |position, tile| {
+                searches[position].visit(self, &batch.query(position), tile);
+            });
+            answers.extend(searches.iter().map(SidesSearch::sides));
+        }
+        Ok(answers)
+    }
+
+    /// The `count` nearest rows of every query, ascending by squared distance and then by row.
+    ///
+    /// `excluded` is asked with the position of a query for the rows it must not see, strictly ascending. An answer
+    /// is shorter than `count` only when fewer rows are left.
+    pub fn nearest<'excluded, T: Copy + Into<f64>>(
+        &self,
+        queries: &[T],
+        count: usize,
+        excluded: impl Fn(usize) -> &'excluded [usize],
+    ) -> Result<Vec<Vec<Neighbour>>, SearchError> {
+        if count == 0 {
+            return Err(SearchError::NoNeighbours);
+        }
+        let query_count = self.check_queries(queries)?;
+        for query in 0..query_count {
+            self.check_excluded(query, excluded(query))?;
+        }
+        let mut answers = Vec::with_capacity(query_count);
+        for group in queries.chunks(batch_queries(self.dimension()) * self.dimension()) {
+            let batch = Batch::new(group, self.dimension());
+            let first = answers.len();
+            let mut searches: Vec<NearestSearch> =
+                (0..batch.len()).map(|_| NearestSearch::new(count)).collect();
+            batch.visit_tiles(self, |position, mut tile| {
+                tile.hide_all(excluded(first + position));
+                searches[position].visit(self, &batch.query(position), &tile);
+            });
+            answers.extend(searches.into_iter().map(NearestSearch::neighbours));
+        }
+        Ok(answers)
+    }
+
+    /// Number of queries, all of them finite.
+    fn check_queries<T: Copy + Into<f64>>(&self, queries: &[T]) -> Result<usize, SearchError> {
+        let dimension = self.dimension();
+        if !queries.len().is_multiple_of(dimension) {
+            return Err(SearchError::QueryLength { found: queries.len(), dimension });
+        }
+        let value_at = |position: usize| -> f64 { queries[position].into() };
+        if let Some(position) = (0..queries.len()).find(|&position| !value_at(position).is_finite()) {
+            let (query, component) = (position / dimension, position % dimension);
+            return Err(SearchError::NotFinite { query, component, value: value_at(position) });
+        }
+        Ok(queries.len() / dimension)
+    }
+
+    fn check_question(&self, query: usize, question: &Question) -> Result<(), SearchError> {
+        match question.positives {
+            Positives::Label(label) if label.index() >= self.label_count() => {
+                let (label, count) = (label.index(), self.label_count());
+                return Err(SearchError::UnknownLabel { query, label, count });
+            }
+            Positives::Item(row) => self.check_row(query, row)?,
+            Positives::Label(_) | Positives::Absent => {}
+        }
+        self.check_excluded(query, &question.excluded)
+    }
+
+    fn check_excluded(&self, query: usize, excluded: &[usize]) -> Result<(), SearchError> {
+        for pair in excluded.windows(2) {
+            if pair[0] >= pair[1] {
+                return Err(SearchError::ExcludedNotAscending { query, first: pair[0], second: pair[1] });
+            }
+        }
+        excluded.last().map_or(Ok(()), |&row| self.check_row(query, row))
+    }
+
+    fn check_row(&self, query: usize, row: usize) -> Result<(), SearchError> {
+        let length = self.len();
+        if row < length { Ok(()) } else { Err(SearchError::RowOutOfRange { query, row, length }) }
+    }
+}
+
+/// Nearest row of one side so far, with an upper bound on the key of the nearest row.
+struct Nearest {
+    neighbour: Option<Neighbour>,
+    key_upper: f64,
+}
+
+impl Nearest {
+    const NONE: Self = Self { neighbour: None, key_upper: f64::INFINITY };
+
+    /// Measures the candidates of a tile on one side, given the smallest score of that side.
+    fn improve(
+        &mut self,
+        gallery: &Gallery,
+        query: &Query<'_>,
+        tile: &Tile<'_>,
+        smallest: f32,
+        belongs: impl Fn(Label) -> bool,
+    ) {
+        let slack = tile.slack(query);
+        if smallest > cutoff(self.key_upper, slack) {
+            return;
+        }
+        self.key_upper = self.key_upper.min(f64::from(smallest) + slack);
+        for (row, _, label) in tile.candidates(cutoff(self.key_upper, slack)) {
+            if belongs(label) {
+                self.measure(gallery, query, row);
+            }
+        }
+    }
+
+    /// Measures one row; rows come in ascending order, so an equal distance never replaces an earlier one.
+    fn measure(&mut self, gallery: &Gallery, query: &Query<'_>, row: usize) {
+        let squared_distance = query.squared_distance(gallery.vector(row));
+        if self.neighbour.is_none_or(|nearest| squared_distance < nearest.squared_distance) {
+            self.neighbour = Some(Neighbour { row, squared_distance });
+            self.key_upper = self.key_upper.min(query.key_upper(squared_distance));
+        }
+    }
+}
+
+/// The state of one query in [`Gallery::nearest_sides`].
+struct SidesSearch<'question> {
+    question: &'question Question,
+    positive: Nearest,
+    negative: Nearest,
+}
+
+impl<'question> SidesSearch<'question> {
+    fn new(gallery: &Gallery, query: &Query<'_>, question: &'question Question) -> Self {
+        let mut positive = Nearest::NONE;
+        if let Positives::Item(row) = question.positives
+            && question.is_positive(gallery, row)
+        {
+            positive.measure(gallery, query, row);
+        }
+        Self { question, positive, negative: Nearest::NONE }
+    }
+
+    fn visit(&mut self, gallery: &Gallery, query: &Query<'_>, mut tile: Tile<'_>) {
+        tile.hide_all(&self.question.excluded);
+        let label = match self.question.positives {
+            Positives::Label(label) => Some(label),
+            Positives::Item(row) => {
+                tile.hide(row);
+                None
+            }
+            Positives::Absent => None,
+        };
+        let (smallest_positive, smallest_negative) = tile.smallest(label);
+        self.positive.improve(gallery, query, &tile, smallest_positive, |found| Some(found) == label);
+        self.negative.improve(gallery, query, &tile, smallest_negative, |found| Some(found) != label);
+    }
+
+    fn sides(&self) -> Sides {
+        Sides { positive: self.positive.neighbour, negative: self.negative.neighbour }
+    }
+}
+
+/// A neighbour in the order of the answer: by squared distance, then by row.
+#[derive(Clone, Copy, PartialEq)]
+struct Ranked(Neighbour);
+
+impl Eq for Ranked {}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        // Squared distances of finite vectors are never NaN and never negative zero.
+        self.0
+            .squared_distance
+            .total_cmp(&other.0.squared_distance)
+            .then_with(|| self.0.row.cmp(&other.0.row))
+    }
+}
+
+/// The state of one query in [`Gallery::nearest`].
+struct NearestSearch {
+    count: usize,
+    /// The nearest rows so far, the farthest of them on top.
+    nearest: BinaryHeap<Ranked>,
+    scores: Vec<f32>,
+}
+
+impl NearestSearch {
+    fn new(count: usize) -> Self {
+        Self { count, nearest: BinaryHeap::new(), scores: Vec::new() }
+    }
+
+    /// Upper bound on the key of the last row of the answer, infinite while there are too few.
+    fn key_upper(&self, query: &Query<'_>) -> f64 {
+        match self.nearest.peek() {
+            Some(farthest) if self.nearest.len() == self.count => {
+                query.key_upper(farthest.0.squared_distance)
+            }
+            Some(_) | None => f64::INFINITY,
+        }
+    }
+
+    fn visit(&mut self, gallery: &Gallery, query: &Query<'_>, tile: &Tile<'_>) {
+        let slack = tile.slack(query);
+        let (_, smallest) = tile.smallest(None);
+        let loose_cutoff = cutoff(self.key_upper(query), slack);
+        if smallest > loose_cutoff {
+            return;
+        }
+        // The tile's own `count` smallest scores bound the answer too, and spare measuring rows in descending order.
+        self.scores.clear();
+        self.scores.extend(tile.candidates(loose_cutoff).map(|(_, score, _)| score));
+        let tight_cutoff = if self.scores.len() > self.count {
+            let (_, last, _) = self.scores.select_nth_unstable_by(self.count - 1, f32::total_cmp);
+            loose_cutoff.min(cutoff(f64::from(*last) + slack, slack))
+        } else {
+            loose_cutoff
+        };
+        for (row, _, _) in tile.candidates(tight_cutoff) {
+            let squared_distance = query.squared_distance(gallery.vector(row));
+            let found = Ranked(Neighbour { row, squared_distance });
+            if self.nearest.len() < self.count {
+                self.nearest.push(found);
+            } else if let Some(mut farthest) = self.nearest.peek_mut()
+                && found < *farthest
+            {
+                *farthest = found;
+            }
+        }
+    }
+
+    fn neighbours(self) -> Vec<Neighbour> {
+        self.nearest.into_sorted_vec().into_iter().map(|ranked| ranked.0).collect()
+    }
+}

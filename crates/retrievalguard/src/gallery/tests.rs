@@ -1,0 +1,418 @@
+use super::{Gallery, GalleryError, Label, Metric, Neighbour, Positives, Question, SearchError, Side, Sides};
+
+/// Reproducible numbers (splitmix64), so that a failing case can be run again.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    /// Uniform in `[-1, 1)`.
+    fn value(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+    }
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|row| format!("item-{row}")).collect()
+}
+
+fn labels(count: usize, distinct: usize, numbers: &mut Numbers) -> Vec<String> {
+    (0..count).map(|_| format!("label-{}", numbers.below(distinct))).collect()
+}
+
+fn euclidean(vectors: Vec<f32>, dimension: usize, labels: &[String]) -> Gallery {
+    Gallery::new(vectors, dimension, names(labels.len()), labels, Metric::Euclidean).unwrap()
+}
+
+fn naive_squared_distance<T: Copy + Into<f64>>(query: &[T], vector: &[f32]) -> f64 {
+    let mut sum = 0.0;
+    for (&left, &right) in query.iter().zip(vector) {
+        let left: f64 = left.into();
+        let difference = left - f64::from(right);
+        sum += difference * difference;
+    }
+    sum
+}
+
+fn naive_sides<T: Copy + Into<f64>>(gallery: &Gallery, query: &[T], question: &Question) -> Sides {
+    let mut sides = Sides::default();
+    for row in 0..gallery.len() {
+        let nearest = match question.side(gallery, row) {
+            Side::Positive => &mut sides.positive,
+            Side::Negative => &mut sides.negative,
+            Side::Excluded => continue,
+        };
+        let squared_distance = naive_squared_distance(query, gallery.vector(row));
+        if nearest.is_none_or(|nearest| squared_distance < nearest.squared_distance) {
+            *nearest = Some(Neighbour { row, squared_distance });
+        }
+    }
+    sides
+}
+
+fn naive_nearest<T: Copy + Into<f64>>(
+    gallery: &Gallery,
+    query: &[T],
+    count: usize,
+    excluded: &[usize],
+) -> Vec<Neighbour> {
+    let mut all: Vec<Neighbour> = (0..gallery.len())
+        .filter(|row| !excluded.contains(row))
+        .map(|row| Neighbour { row, squared_distance: naive_squared_distance(query, gallery.vector(row)) })
+        .collect();
+    all.sort_by(|left, right| left.squared_distance.total_cmp(&right.squared_distance));
+    all.truncate(count);
+    all
+}
+
+fn random_question(gallery: &Gallery, numbers: &mut Numbers) -> Question {
+    let row = numbers.below(gallery.len());
+    let positives = match numbers.below(4) {
+        0 => Positives::Item(row),
+        1 => Positives::Absent,
+        _ => Positives::Label(gallery.label(row)),
+    };
+    let excluded = (0..numbers.below(6)).map(|_| numbers.below(gallery.len())).collect();
+    Question::new(positives, excluded)
+}
+
+/// Compares both searches with the double loop, bit for bit.
+fn assert_exact<T: Copy + Into<f64>>(case: &str, gallery: &Gallery, queries: &[T], numbers: &mut Numbers) {
+    let dimension = gallery.dimension();
+    let questions: Vec<Question> =
+        (0..queries.len() / dimension).map(|_| random_question(gallery, numbers)).collect();
+    let count = 1 + numbers.below(20);
+    let sides = gallery.nearest_sides(queries, |query| &questions[query]).unwrap();
+    let nearest = gallery.nearest(queries, count, |query| &questions[query].excluded).unwrap();
+    assert_eq!(sides.len(), questions.len(), "{case}");
+    assert_eq!(nearest.len(), questions.len(), "{case}");
+    for (position, query) in queries.chunks_exact(dimension).enumerate() {
+        let question = &questions[position];
+        let expected = naive_sides(gallery, query, question);
+        assert_eq!(sides[position], expected, "{case}: sides of query {position}, {question:?}");
+        let expected = naive_nearest(gallery, query, count, &question.excluded);
+        assert_eq!(nearest[position], expected, "{case}: {count} nearest of query {position}");
+    }
+}
+
+#[test]
+fn search_equals_the_double_loop_on_random_vectors_of_many_sizes() {
+    let mut numbers = Numbers(1);
+    for (rows, dimension, distinct, queries) in [
+        (1, 1, 1, 3),
+        (2, 1, 2, 5),
+        (7, 2, 3, 9),
+        (64, 3, 5, 17),
+        (257, 16, 10, 33),
+        (1023, 31, 40, 8),
+        (1024, 64, 1, 8),
+        (1025, 100, 1025, 300),
+        (3000, 128, 50, 20),
+        (2500, 300, 7, 11),
+        (3, 70_000, 2, 3),
+    ] {
+        let vectors = (0..rows * dimension).map(|_| numbers.value() as f32).collect();
+        let gallery = euclidean(vectors, dimension, &labels(rows, distinct, &mut numbers));
+        let case = format!("{rows} rows of dimension {dimension}");
+        let single: Vec<f32> = (0..queries * dimension).map(|_| numbers.value() as f32).collect();
+        assert_exact(&case, &gallery, &single, &mut numbers);
+        let double: Vec<f64> = (0..queries * dimension).map(|_| numbers.value()).collect();
+        assert_exact(&case, &gallery, &double, &mut numbers);
+    }
+}
+
+#[test]
+fn search_equals_the_double_loop_when_f32_cannot_tell_the_rows_apart() {
+    let mut numbers = Numbers(2);
+    for (offset, spread) in [(1.0, 1e-4), (1.0, 1e-6), (1000.0, 1e-2), (0.01, 1e-8)] {
+        let dimension = 48;
+        let centre: Vec<f64> = (0..dimension).map(|_| offset * numbers.value()).collect();
+        let mut near = |rows: usize| -> Vec<f64> {
+            (0..rows * dimension).map(|i| centre[i % dimension] + spread * numbers.value()).collect()
+        };
+        let vectors = near(1500).iter().map(|&value| value as f32).collect();
+        let queries = near(12);
+        let gallery = euclidean(vectors, dimension, &labels(1500, 30, &mut numbers));
+        assert_exact(&format!("spread {spread} around {offset}"), &gallery, &queries, &mut numbers);
+    }
+}
+
+#[test]
+fn search_equals_the_double_loop_on_a_lattice_full_of_ties() {
+    let mut numbers = Numbers(3);
+    for dimension in [1, 2, 5, 9] {
+        let lattice = |numbers: &mut Numbers| numbers.below(3) as f32 - 1.0;
+        let vectors = (0..1200 * dimension).map(|_| lattice(&mut numbers)).collect();
+        let queries: Vec<f32> = (0..20 * dimension).map(|_| lattice(&mut numbers) / 2.0).collect();
+        let gallery = euclidean(vectors, dimension, &labels(1200, 4, &mut numbers));
+        assert_exact(&format!("lattice of dimension {dimension}"), &gallery, &queries, &mut numbers);
+    }
+}
+
+#[test]
+fn search_equals_the_double_loop_over_extreme_magnitudes() {
+    let mut numbers = Numbers(4);
+    let dimension = 20;
+    for scale in [1e14_f32, 1e8, 1e-10, 1e-18, 1e-20, 1e-21, 1e-22, 3e-23, 1e-30, 1e-38, 1e-44, 0.0] {
+        let vectors = (0..1100 * dimension).map(|_| scale * numbers.value() as f32).collect();
+        let gallery = euclidean(vectors, dimension, &labels(1100, 9, &mut numbers));
+        for query_scale in [f64::from(scale), 1e300, 1e200, 1e30, 1e16, 1.0, 1e-25, 1e-50, 1e-200, 0.0] {
+            let queries: Vec<f64> = (0..3 * dimension).map(|_| query_scale * numbers.value()).collect();
+            let case = format!("vectors of size {scale:e}, queries of size {query_scale:e}");
+            assert_exact(&case, &gallery, &queries, &mut numbers);
+        }
+    }
+}
+
+#[test]
+fn search_equals_the_double_loop_beside_enormous_outliers() {
+    let mut numbers = Numbers(5);
+    let (rows, dimension) = (2300, 24);
+    let mut vectors: Vec<f32> = (0..rows * dimension).map(|_| numbers.value() as f32).collect();
+    for row in [0, 700, 1500] {
+        for value in &mut vectors[row * dimension..(row + 1) * dimension] {
+            *value *= 1e14;
+        }
+    }
+    let mut queries: Vec<f32> = (0..10 * dimension).map(|_| numbers.value() as f32).collect();
+    queries.extend_from_slice(&vectors[700 * dimension..701 * dimension]);
+    queries.extend((0..dimension).map(|_| 1e30));
+    let gallery = euclidean(vectors, dimension, &labels(rows, 20, &mut numbers));
+    assert_exact("outliers", &gallery, &queries, &mut numbers);
+}
+
+#[test]
+fn search_equals_the_double_loop_with_rows_in_descending_order_of_distance() {
+    let mut numbers = Numbers(6);
+    let rows = 4000;
+    let vectors = (0..rows).flat_map(|row| [(rows - row) as f32 * 1e-3, 0.0]).collect();
+    let gallery = euclidean(vectors, 2, &labels(rows, 10, &mut numbers));
+    assert_exact("descending", &gallery, &[-1.0_f32, 0.0, 0.0, 1.0], &mut numbers);
+}
+
+#[test]
+fn search_equals_the_double_loop_for_the_cosine_metric() {
+    let mut numbers = Numbers(7);
+    let (rows, dimension) = (1300, 40);
+    let vectors: Vec<f32> = (0..rows * dimension).map(|_| 50.0 * numbers.value() as f32).collect();
+    let labels = labels(rows, 20, &mut numbers);
+    let gallery = Gallery::new(vectors, dimension, names(rows), &labels, Metric::Cosine).unwrap();
+    for row in 0..rows {
+        assert!((gallery.squared_norm(row) - 1.0).abs() < 1e-6, "row {row}");
+    }
+    let queries: Vec<f64> = (0..15 * dimension).map(|_| numbers.value()).collect();
+    assert_exact("cosine", &gallery, &queries, &mut numbers);
+}
+
+#[test]
+fn an_answer_does_not_depend_on_the_queries_searched_with_it() {
+    let mut numbers = Numbers(8);
+    let (rows, dimension) = (1100, 33);
+    let vectors = (0..rows * dimension).map(|_| numbers.value() as f32).collect();
+    let gallery = euclidean(vectors, dimension, &labels(rows, 12, &mut numbers));
+    let queries: Vec<f64> = (0..600 * dimension).map(|_| numbers.value()).collect();
+    let questions: Vec<Question> = (0..600).map(|_| random_question(&gallery, &mut numbers)).collect();
+    let together = gallery.nearest_sides(&queries, |query| &questions[query]).unwrap();
+    for position in [0, 1, 255, 256, 511, 512, 599] {
+        let query = &queries[position * dimension..(position + 1) * dimension];
+        let alone = gallery.nearest_sides(query, |_| &questions[position]).unwrap();
+        assert_eq!(alone, [together[position]], "query {position}");
+    }
+}
+
+#[test]
+fn equal_distances_go_to_the_smaller_row_even_across_labels() {
+    let stored = ["a", "b", "a", "b"].map(String::from);
+    let gallery = euclidean(vec![1.0, -1.0, -1.0, 1.0], 1, &stored);
+    let question = Question::new(Positives::Label(gallery.label(0)), vec![]);
+    let sides = gallery.nearest_sides(&[0.0_f32], |_| &question).unwrap()[0];
+    assert_eq!(sides.positive, Some(Neighbour { row: 0, squared_distance: 1.0 }));
+    assert_eq!(sides.negative, Some(Neighbour { row: 1, squared_distance: 1.0 }));
+    let nearest = gallery.nearest(&[0.0_f32], 3, |_| &[]).unwrap();
+    assert_eq!(nearest[0].iter().map(|found| found.row).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
+fn a_gallery_of_duplicates_answers_with_its_first_visible_row() {
+    let rows = 5000;
+    let gallery = euclidean([0.3, 0.4].repeat(rows), 2, &vec!["only".to_owned(); rows]);
+    let question = Question::new(Positives::Label(gallery.label(0)), vec![0, 1, 3]);
+    let sides = gallery.nearest_sides(&[0.3_f32, 0.4], |_| &question).unwrap()[0];
+    assert_eq!(sides.positive, Some(Neighbour { row: 2, squared_distance: 0.0 }));
+    assert_eq!(sides.negative, None);
+    let nearest = gallery.nearest(&[0.3_f32, 0.4], 3, |_| &question.excluded).unwrap();
+    assert_eq!(nearest[0].iter().map(|found| found.row).collect::<Vec<_>>(), [2, 4, 5]);
+}
+
+#[test]
+fn a_side_without_rows_is_none() {
+    let stored = ["a", "a", "b"].map(String::from);
+    let gallery = euclidean(vec![1.0, 2.0, 3.0], 1, &stored);
+    let (first, second) = (gallery.label(0), gallery.label(2));
+    let row = |sides: Option<Neighbour>| sides.map(|found| found.row);
+    for (positives, excluded, positive, negative) in [
+        (Positives::Absent, vec![], None, Some(0)),
+        (Positives::Absent, vec![0, 1, 2], None, None),
+        (Positives::Label(second), vec![2], None, Some(0)),
+        (Positives::Label(first), vec![2, 0], Some(1), None),
+        (Positives::Item(1), vec![], Some(1), Some(0)),
+        (Positives::Item(1), vec![1], None, Some(0)),
+    ] {
+        let question = Question::new(positives, excluded);
+        let sides = gallery.nearest_sides(&[0.0_f64], |_| &question).unwrap()[0];
+        assert_eq!((row(sides.positive), row(sides.negative)), (positive, negative), "{question:?}");
+    }
+}
+
+#[test]
+fn asking_for_more_rows_than_there_are_gives_all_of_them() {
+    let gallery = euclidean(vec![3.0, 1.0, 2.0], 1, &["a", "b", "c"].map(String::from));
+    let nearest = gallery.nearest(&[0.0_f32, 0.0], usize::MAX, |query| &[1][..query]).unwrap();
+    let rows: Vec<Vec<usize>> =
+        nearest.iter().map(|found| found.iter().map(|found| found.row).collect()).collect();
+    assert_eq!(rows, [vec![1, 2, 0], vec![2, 0]]);
+}
+
+#[test]
+fn no_queries_have_no_answers() {
+    let gallery = euclidean(vec![1.0], 1, &["a".to_owned()]);
+    let question = Question::new(Positives::Absent, vec![]);
+    assert_eq!(gallery.nearest_sides::<f32>(&[], |_| &question), Ok(vec![]));
+    assert_eq!(gallery.nearest::<f32>(&[], 1, |_| &[]), Ok(vec![]));
+}
+
+#[test]
+fn names_and_rows_are_found_again() {
+    let identities = ["p", "q", "p", "r"].map(String::from).to_vec();
+    let stored = ["cat", "dog", "ant", "cat"];
+    let gallery = Gallery::new(vec![1.0; 8], 2, identities, &stored, Metric::Euclidean).unwrap();
+    assert_eq!((gallery.len(), gallery.dimension(), gallery.label_count()), (4, 2, 3));
+    assert_eq!(gallery.metric(), Metric::Euclidean);
+    assert_eq!(gallery.rows_of("p"), [0, 2]);
+    assert_eq!(gallery.rows_of("r"), [3]);
+    assert_eq!(gallery.rows_of("absent"), Vec::<usize>::new());
+    assert_eq!(gallery.identity(1), "q");
+    assert_eq!(gallery.squared_norms(), [2.0; 4]);
+    for (row, name) in stored.into_iter().enumerate() {
+        assert_eq!(gallery.label_name(gallery.label(row)), name, "row {row}");
+        assert_eq!(gallery.label_named(name), Some(gallery.label(row)), "row {row}");
+    }
+    assert_eq!(gallery.labels(), [Label(0), Label(1), Label(2), Label(0)]);
+    assert_eq!(gallery.label_named("cow"), None);
+}
+
+#[test]
+fn a_question_puts_every_row_on_one_side() {
+    let gallery = euclidean(vec![1.0; 3], 1, &["a", "b", "a"].map(String::from));
+    let question = Question::new(Positives::Label(gallery.label(0)), vec![2, 2]);
+    assert_eq!(question.excluded, [2]);
+    let sides = [0, 1, 2].map(|row| question.side(&gallery, row));
+    assert_eq!(sides, [Side::Positive, Side::Negative, Side::Excluded]);
+    assert!(question.is_positive(&gallery, 0));
+    assert!(!question.is_positive(&gallery, 2));
+}
+
+#[test]
+fn cosine_scales_vectors_of_any_length() {
+    let vectors = vec![3.0, 4.0, 3e38, 0.0, 1e-45, 0.0];
+    let gallery = Gallery::new(vectors, 2, names(3), &["a"; 3], Metric::Cosine).unwrap();
+    assert_eq!(gallery.vectors(), [0.6, 0.8, 1.0, 0.0, 1.0, 0.0]);
+}
+
+#[test]
+fn a_gallery_that_makes_no_sense_is_refused() {
+    let build = |vectors: &[f32], dimension: usize, items: usize, stored: &[&str], metric: Metric| {
+        Gallery::new(vectors.to_vec(), dimension, names(items), stored, metric).unwrap_err()
+    };
+    let identity = || "item-1".to_owned();
+    for (found, wanted) in [
+        (build(&[], 2, 0, &[], Metric::Euclidean), GalleryError::Empty),
+        (build(&[], 0, 0, &[], Metric::Euclidean), GalleryError::DimensionZero),
+        (
+            build(&[1.0; 5], 2, 2, &["a"; 2], Metric::Euclidean),
+            GalleryError::VectorLength { found: 5, items: 2, dimension: 2 },
+        ),
+        (
+            build(&[1.0; 4], usize::MAX, 2, &["a"; 2], Metric::Euclidean),
+            GalleryError::VectorLength { found: 4, items: 2, dimension: usize::MAX },
+        ),
+        (
+            build(&[1.0; 4], 2, 2, &["a"; 3], Metric::Euclidean),
+            GalleryError::LabelCount { found: 3, items: 2 },
+        ),
+        (
+            build(&[1.0, 1.0, 1.0, f32::INFINITY], 2, 2, &["a"; 2], Metric::Cosine),
+            GalleryError::NotFinite { identity: identity(), row: 1, component: 1, value: f32::INFINITY },
+        ),
+        (
+            build(&[1.0, 2e15], 1, 2, &["a"; 2], Metric::Euclidean),
+            GalleryError::NormTooLarge {
+                identity: identity(),
+                row: 1,
+                norm: f64::from(2e15_f32),
+                limit: 1e15,
+            },
+        ),
+        (
+            build(&[1.0, -0.0], 1, 2, &["a"; 2], Metric::Cosine),
+            GalleryError::ZeroVector { identity: identity(), row: 1 },
+        ),
+    ] {
+        assert_eq!(found, wanted);
+    }
+    let error = build(&[1.0, f32::NAN], 1, 2, &["a"; 2], Metric::Euclidean);
+    assert_eq!(
+        error.to_string(),
+        "component 0 of gallery item `item-1` (row 1) is NaN, wanted a finite number"
+    );
+}
+
+#[test]
+fn a_search_that_makes_no_sense_is_refused() {
+    let gallery = euclidean(vec![1.0; 6], 2, &["a", "b", "c"].map(String::from));
+    let ask = |queries: &[f64], positives: Positives, excluded: &[usize]| {
+        let question = Question { positives, excluded: excluded.to_vec() };
+        gallery.nearest_sides(queries, |_| &question).unwrap_err()
+    };
+    let absent = Positives::Absent;
+    for (found, wanted) in [
+        (ask(&[0.0; 3], absent, &[]), SearchError::QueryLength { found: 3, dimension: 2 }),
+        (
+            ask(&[0.0, 0.0, 0.0, f64::NEG_INFINITY], absent, &[]),
+            SearchError::NotFinite { query: 1, component: 1, value: f64::NEG_INFINITY },
+        ),
+        (ask(&[0.0; 2], Positives::Item(3), &[]), SearchError::RowOutOfRange { query: 0, row: 3, length: 3 }),
+        (ask(&[0.0; 2], absent, &[1, 9]), SearchError::RowOutOfRange { query: 0, row: 9, length: 3 }),
+        (
+            ask(&[0.0; 2], Positives::Label(Label(3)), &[]),
+            SearchError::UnknownLabel { query: 0, label: 3, count: 3 },
+        ),
+        (
+            ask(&[0.0; 2], absent, &[1, 1]),
+            SearchError::ExcludedNotAscending { query: 0, first: 1, second: 1 },
+        ),
+        (gallery.nearest(&[0.0_f32; 2], 0, |_| &[]).unwrap_err(), SearchError::NoNeighbours),
+        (
+            gallery.nearest(&[0.0_f32; 2], 1, |_| &[3]).unwrap_err(),
+            SearchError::RowOutOfRange { query: 0, row: 3, length: 3 },
+        ),
+        (
+            gallery.nearest(&[0.0_f32; 1], 1, |_| &[]).unwrap_err(),
+            SearchError::QueryLength { found: 1, dimension: 2 },
+        ),
+    ] {
+        assert_eq!(found, wanted);
+    }
+    let error = ask(&[0.0, 0.0, f64::NAN, 0.0], absent, &[]);
+    assert_eq!(error.to_string(), "component 0 of query 1 is NaN, wanted a finite number");
+}
