@@ -4,6 +4,7 @@
 
 pub mod binomial;
 pub mod gallery;
+pub mod noise;
 pub mod normal;
 mod parameters;
 
