@@ -17,7 +17,7 @@ use std::path::Path;
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use retrievalguard::{Gallery, Metric, Positives, Question};
+use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
 use rustix::time::{ClockId, clock_gettime};
 
 const DIMENSION: usize = 128;

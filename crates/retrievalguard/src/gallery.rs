@@ -5,7 +5,7 @@
 //! that a double loop in `f64` over all rows gives, bit for bit, with ties going to the smaller row.
 //!
 //! ```
-//! use retrievalguard::{Gallery, Metric, Positives, Question};
+//! use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
 //!
 //! let vectors = vec![0.0_f32, 0.0, 1.0, 0.0, 0.0, 3.0];
 //! let identities = ["cat-1", "cat-2", "dog-1"].map(String::from).to_vec();

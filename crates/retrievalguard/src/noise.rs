@@ -202,14 +202,12 @@ impl NoiseStream {
     ///
     /// # Panics
     ///
-    /// If `image` and `out` differ in length, if there are more than [`PIXELS_PER_SAMPLE`] pixels, or if `sigma`
-    /// vanishes or overflows as an `f32`.
+    /// If `image` and `out` differ in length, or if there are more than [`PIXELS_PER_SAMPLE`] pixels.
     pub fn add(&self, sample: u32, sigma: Sigma, image: &[f32], out: &mut [f32]) {
         // Noise is written and used again while it is still in the first-level cache.
         const PIECE: usize = 32 * chunk::PIXELS;
         assert_eq!(image.len(), out.len(), "an image and its noisy copy have different lengths");
         let scale = sigma.get() as f32;
-        assert!(scale > 0.0 && scale.is_finite(), "sigma is {:e}, which is {scale:e} as an f32", sigma.get());
         let instructions = InstructionSet::fastest();
         for (index, (image, out)) in image.chunks(PIECE).zip(out.chunks_mut(PIECE)).enumerate() {
             self.fill_with(instructions, sample, index * PIECE, out);

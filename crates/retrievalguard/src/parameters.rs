@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParameterError {
-    /// The noise level must be a positive finite number.
-    #[error("sigma is {0}, wanted a finite number above 0 (in pixels scaled to [0, 1])")]
+    /// The noise level must be positive and well inside the range of `f32`.
+    #[error("sigma is {0}, wanted a number between 1e-9 and 1e9 (in pixels scaled to [0, 1])")]
     Sigma(f64),
     /// A failure probability lies strictly between 0 and 1.
     #[error("alpha is {0}, wanted a number between 0 and 1, both excluded")]
@@ -108,7 +108,7 @@ checked_float!(
     /// Standard deviation `σ` of the smoothing noise `N(0, σ²I)`; pixels live in `[0, 1]`.
     Sigma,
     "sigma",
-    |value| value.is_finite() && value > 0.0
+    |value| (1e-9..=1e9).contains(&value)
 );
 
 checked_float!(
@@ -133,6 +133,15 @@ checked_float!(
     "target radius",
     |value| value.is_finite() && value > 0.0
 );
+
+impl Sigma {
+    /// The level at which certificates are computed: the smaller of `σ` and the `f32` number the noise is scaled by.
+    ///
+    /// Radii grow with `σ`, so this is on the safe side; it differs from [`get`](Self::get) by at most 6e-8 of it.
+    pub fn certified(self) -> f64 {
+        self.0.min(f64::from(self.0 as f32))
+    }
+}
 
 impl Alpha {
     /// An equal share of the failure probability, so that `parts` statements hold at once.

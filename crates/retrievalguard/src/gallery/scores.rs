@@ -33,6 +33,7 @@
 //! and what remains between the two also covers the rounding of `slack`, `Q` and `V` themselves.
 
 use super::{Gallery, Label, NORM_LIMIT, squared_norm};
+use crate::product::product;
 
 /// Queries multiplied with a tile at once: enough that reading the gallery is cheap beside the product.
 const BATCH_QUERIES: usize = 256;
@@ -142,7 +143,7 @@ impl Batch {
 
             let start = first_row * self.dimension;
             let vectors = &gallery.vectors[start..start + rows * self.dimension];
-            dot_products(&self.rounded, vectors, self.dimension, &mut dots[..self.len() * rows]);
+            product(&self.rounded, vectors, self.dimension, &mut dots[..self.len() * rows]);
             for (position, dots) in dots.chunks_exact_mut(rows).take(self.len()).enumerate() {
                 visit(
                     position,
@@ -236,38 +237,6 @@ fn slack(query_norm_upper: f64, row_norm_upper: f64, dimension: usize) -> f64 {
 /// The norm, raised above the rounding of its square and of what that square lost to underflow.
 fn norm_upper(squared_norm: f64) -> f64 {
     squared_norm.sqrt() * (1.0 + 1e-9) + 1e-150
-}
-
-/// `dots[i][j] = ⟨queries[i], vectors[j]⟩`, everything laid end to end.
-#[expect(unsafe_code, reason = "the matrix product takes raw pointers")]
-fn dot_products(queries: &[f32], vectors: &[f32], dimension: usize, dots: &mut [f32]) {
-    let query_count = queries.len() / dimension;
-    let rows = vectors.len() / dimension;
-    assert_eq!(queries.len(), query_count * dimension, "queries are whole vectors");
-    assert_eq!(vectors.len(), rows * dimension, "rows are whole vectors");
-    assert_eq!(dots.len(), query_count * rows, "one dot product for each query and row");
-    // SAFETY: with these strides the product reads `query_count × dimension` numbers of `queries` and
-    // `rows × dimension` of `vectors`, and writes `query_count × rows` of `dots`, each element once; the lengths
-    // are asserted above, and `dots` is borrowed mutably, so it overlaps neither. No length exceeds `isize::MAX`
-    // because all three are slices.
-    unsafe {
-        matrixmultiply::sgemm(
-            query_count,
-            dimension,
-            rows,
-            1.0,
-            queries.as_ptr(),
-            dimension as isize,
-            1,
-            vectors.as_ptr(),
-            1,
-            dimension as isize,
-            0.0,
-            dots.as_mut_ptr(),
-            rows as isize,
-            1,
-        );
-    }
 }
 
 /// Smallest `half − dot` among the rows with the label and among the others.

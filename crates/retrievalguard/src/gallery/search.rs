@@ -162,7 +162,7 @@ impl Gallery {
         Ok(queries.len() / dimension)
     }
 
-    fn check_question(&self, query: usize, question: &Question) -> Result<(), SearchError> {
+    pub(crate) fn check_question(&self, query: usize, question: &Question) -> Result<(), SearchError> {
         match question.positives {
             Positives::Label(label) if label.index() >= self.label_count() => {
                 let (label, count) = (label.index(), self.label_count());

@@ -1,0 +1,375 @@
+//! Certificates: from samples of one query to a radius inside which its retrieval cannot change.
+//!
+//! Certifying is arithmetic on samples that were drawn before: no encoder, no thread, no file and no random number.
+//! Everything that chooses something is decided on the pilot sample; the certifying sample is fresh. Each certificate
+//! is valid at `α` by itself; the largest of several is not.
+//!
+//! ```
+//! use retrievalguard::certificate::{CertificateName, Certifier, Radius, SampledQuery, Verdict};
+//! use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+//! use retrievalguard::{Alpha, Excess, NormBound, Samples, Sigma};
+//!
+//! // Two stored items, and a query whose noisy embeddings all fall near the first.
+//! let names = |word: &str| vec![format!("{word} 0"), format!("{word} 1")];
+//! let gallery = Gallery::new(vec![1.0, 0.0, -1.0, 0.0], 2, names("item"), &names("label"), Metric::Euclidean)?;
+//! let near_first = |count| Samples::new([0.9, 0.1].repeat(count), 2, NormBound::UNIT, Excess::Refuse);
+//! let query = SampledQuery { pilot: near_first(100)?, certifying: near_first(1_000)? };
+//! let label = gallery.label_named("label 0").expect("the gallery has it");
+//! let question = Question { positives: Positives::Label(label), excluded: vec![] };
+//!
+//! let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
+//! let outcome = certifier.certify(CertificateName::HalfSpace, &query, &question)?;
+//! assert!(matches!(outcome.verdict, Verdict::Certified { radius: Radius::Finite(r) } if r > 0.5));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod betting;
+mod explain;
+mod half_space;
+mod half_space_mean;
+mod law;
+mod paper;
+mod plan;
+mod projection;
+mod radius;
+mod separation;
+mod thresholds;
+mod vote;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+pub use explain::{Explanation, Step, StepValue};
+pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome, HalfSpacePlan, Similarity};
+pub use half_space_mean::half_space_mean_radius;
+use paper::Statement;
+pub use paper::{
+    certified_radius, certified_radius_linear, concentration, lipschitz_bound, lipschitz_bound_linear,
+    matrix_concentration, mean_shift_bound,
+};
+pub use radius::{Radius, round_down};
+pub use vote::Ballot;
+
+use crate::gallery::{Gallery, Neighbour, Question, SearchError, Side};
+use crate::{Alpha, SampleCount, Samples, Sigma};
+
+/// Relative amount by which `f64` rounding may take an embedding beyond the `F`-ball.
+///
+/// Certificates work with `F(1 + slack)`, so that the bound holds for the numbers as they are.
+pub const RANGE_SLACK: f64 = 1e-12;
+
+/// Names under which certificates are requested and reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CertificateName {
+    /// Proposition 3.9 exactly as printed.
+    Paper,
+    /// The looser radius that follows from the linear Lipschitz bound, Eq. (2).
+    PaperLinear,
+    /// Proposition 3.9 with the union over positives and the gallery's own sampling error.
+    PaperRepaired,
+    /// Proposition 3.9 for a gallery whose stored vectors are the system.
+    PaperFrozen,
+    /// Half-spaces, knowing only the mean of the query's projection.
+    HalfSpaceMean,
+    /// Half-spaces, using the whole distribution of the query's projection.
+    HalfSpace,
+    /// Majority vote over the retrievals of the noisy copies: another smoothed system.
+    Vote,
+}
+
+impl CertificateName {
+    /// Every certificate, in the order in which tables show them.
+    pub const ALL: [CertificateName; 7] = [
+        CertificateName::Paper,
+        CertificateName::PaperLinear,
+        CertificateName::PaperRepaired,
+        CertificateName::PaperFrozen,
+        CertificateName::HalfSpaceMean,
+        CertificateName::HalfSpace,
+        CertificateName::Vote,
+    ];
+
+    /// The name as users write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CertificateName::Paper => "paper",
+            CertificateName::PaperLinear => "paper-linear",
+            CertificateName::PaperRepaired => "paper-repaired",
+            CertificateName::PaperFrozen => "paper-frozen",
+            CertificateName::HalfSpaceMean => "half-space-mean",
+            CertificateName::HalfSpace => "half-space",
+            CertificateName::Vote => "vote",
+        }
+    }
+}
+
+impl fmt::Display for CertificateName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+impl FromStr for CertificateName {
+    type Err = CertificateError;
+
+    fn from_str(text: &str) -> Result<Self, CertificateError> {
+        CertificateName::ALL
+            .into_iter()
+            .find(|name| name.as_str() == text)
+            .ok_or_else(|| CertificateError::UnknownName(text.to_owned()))
+    }
+}
+
+/// Verdict on one query. Only `Certified` is a proof; it is wrong with probability at most `α`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "verdict")]
+pub enum Verdict {
+    /// The retrieved label stays right for every perturbation with `‖δ‖₂ < radius`.
+    Certified {
+        /// How far the proof reaches.
+        radius: Radius,
+    },
+    /// The right label was retrieved, but that could not be shown.
+    Abstained,
+    /// The nearest stored vector has another label.
+    Misretrieved,
+}
+
+impl Verdict {
+    /// The certified radius, if there is one.
+    pub fn radius(self) -> Option<Radius> {
+        match self {
+            Verdict::Certified { radius } => Some(radius),
+            Verdict::Abstained | Verdict::Misretrieved => None,
+        }
+    }
+
+    /// A radius counts only above zero and only for a query that was retrieved rightly.
+    pub(crate) fn from_radius(retrieved: bool, radius: Option<Radius>) -> Self {
+        match radius {
+            _ if !retrieved => Verdict::Misretrieved,
+            Some(radius) if radius > Radius::Finite(0.0) => Verdict::Certified { radius },
+            Some(_) | None => Verdict::Abstained,
+        }
+    }
+}
+
+/// Why a question cannot be answered at all.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertificateError {
+    /// No certificate has this name.
+    #[error(
+        "`{0}` is not a certificate, wanted one of paper, paper-linear, paper-repaired, paper-frozen, half-space-mean, half-space, vote"
+    )]
+    UnknownName(String),
+    /// Query and gallery are embedded differently.
+    #[error("the query's samples have dimension {found}, the gallery's vectors {wanted}")]
+    DimensionMismatch {
+        /// Dimension of the samples.
+        found: usize,
+        /// Dimension of the gallery.
+        wanted: usize,
+    },
+    /// Pilot and certifying samples come from different encoders.
+    #[error(
+        "the pilot has dimension {pilot} and norm bound {pilot_bound}, the certifying sample {certifying} and {certifying_bound}"
+    )]
+    PilotMismatch {
+        /// Dimension of the pilot.
+        pilot: usize,
+        /// Norm bound of the pilot.
+        pilot_bound: f64,
+        /// Dimension of the certifying sample.
+        certifying: usize,
+        /// Norm bound of the certifying sample.
+        certifying_bound: f64,
+    },
+    /// Without another label there is nothing that a retrieval could change to.
+    #[error("the gallery holds no item that would be a wrong answer, so there is nothing to certify")]
+    NoNegatives,
+    /// Recall@k over so few items cannot fail and needs no certificate.
+    #[error("recall@{top_k} was asked for, but only {negatives} items would be wrong answers")]
+    TopKTooLarge {
+        /// The `k` that was asked for.
+        top_k: usize,
+        /// How many negatives there are.
+        negatives: usize,
+    },
+    /// `k` counts from one.
+    #[error("recall@0 was asked for, wanted at least 1")]
+    TopKZero,
+    /// `paper-repaired` needs to know how well the gallery was estimated.
+    #[error("`paper-repaired` needs the number of samples behind each gallery vector")]
+    GallerySamplesUnknown,
+    /// The item of a similarity question is not a direction.
+    #[error("similarity to the zero vector is always 0, wanted a vector with a direction")]
+    ZeroVector,
+    /// A similarity threshold must be a number.
+    #[error("the similarity threshold is {0}, wanted a finite number")]
+    SimilarityThreshold(f64),
+    /// The gallery could not be searched.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+}
+
+/// The samples of one query: the pilot chooses, the certifying sample proves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampledQuery {
+    /// Samples on which every choice is made.
+    pub pilot: Samples,
+    /// Fresh samples, independent of the pilot, on which bounds are computed.
+    pub certifying: Samples,
+}
+
+/// A verdict and every number that led to it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Which certificate this is.
+    pub name: CertificateName,
+    /// What it says.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// Certifying samples used.
+    pub samples: u32,
+    /// The chain of numbers behind the verdict.
+    pub explain: Explanation,
+}
+
+/// A gallery and the parameters of a guarantee: everything but the query.
+#[derive(Clone, Copy, Debug)]
+pub struct Certifier<'a> {
+    pub(crate) gallery: &'a Gallery,
+    pub(crate) sigma: Sigma,
+    pub(crate) alpha: Alpha,
+    pub(crate) gallery_samples: Option<SampleCount>,
+}
+
+impl<'a> Certifier<'a> {
+    /// A certifier for queries smoothed with `sigma`, each certificate wrong with probability at most `alpha`.
+    pub fn new(gallery: &'a Gallery, sigma: Sigma, alpha: Alpha) -> Self {
+        Self { gallery, sigma, alpha, gallery_samples: None }
+    }
+
+    /// Says how many samples each gallery vector was averaged from, which `paper-repaired` needs.
+    #[must_use]
+    pub fn gallery_samples(self, samples: SampleCount) -> Self {
+        Self { gallery_samples: Some(samples), ..self }
+    }
+
+    /// The gallery that is searched.
+    pub fn gallery(&self) -> &'a Gallery {
+        self.gallery
+    }
+
+    /// Noise level of the queries.
+    pub fn sigma(&self) -> Sigma {
+        self.sigma
+    }
+
+    /// Failure probability of one certificate.
+    pub fn alpha(&self) -> Alpha {
+        self.alpha
+    }
+
+    /// Computes one certificate; all of them read the same samples.
+    pub fn certify(
+        &self,
+        name: CertificateName,
+        query: &SampledQuery,
+        question: &Question,
+    ) -> Result<Outcome, CertificateError> {
+        match name {
+            CertificateName::Paper => self.paper(Statement::Printed, query, question),
+            CertificateName::PaperLinear => self.paper(Statement::Linear, query, question),
+            CertificateName::PaperRepaired => self.paper(Statement::Repaired, query, question),
+            CertificateName::PaperFrozen => self.paper(Statement::Frozen, query, question),
+            CertificateName::HalfSpaceMean => self.half_space_mean(query, question),
+            CertificateName::HalfSpace => {
+                let outcome = self.half_space(query, question, &HalfSpaceOptions::default())?;
+                Ok(outcome.into_outcome())
+            }
+            CertificateName::Vote => self.vote(query, question),
+        }
+    }
+
+    /// The stored item nearest to the mean of `samples`: what the smoothed retriever answers.
+    ///
+    /// In deployment it is asked of the pilot; its label is then what gets certified.
+    pub fn retrieve(
+        &self,
+        samples: &Samples,
+        excluded: &[usize],
+    ) -> Result<Option<Neighbour>, CertificateError> {
+        self.check_dimension(samples)?;
+        let found = self.gallery.nearest(&samples.mean(), 1, |_| excluded)?;
+        Ok(found.into_iter().flatten().next())
+    }
+
+    fn check_dimension(&self, samples: &Samples) -> Result<(), CertificateError> {
+        let (found, wanted) = (samples.dimension(), self.gallery.dimension());
+        if found == wanted { Ok(()) } else { Err(CertificateError::DimensionMismatch { found, wanted }) }
+    }
+
+    /// Checks a query once for all certificates and splits the gallery by the question.
+    fn pose(&self, query: &SampledQuery, question: &Question) -> Result<Parties, CertificateError> {
+        self.check_dimension(&query.pilot)?;
+        check_alike(&query.pilot, &query.certifying)?;
+        self.parties(question)
+    }
+
+    /// Rows that are right answers and rows that are wrong answers.
+    fn parties(&self, question: &Question) -> Result<Parties, CertificateError> {
+        self.gallery.check_question(0, question)?;
+        let mut parties = Parties { positives: Vec::new(), negatives: Vec::new() };
+        for row in 0..self.gallery.len() {
+            match question.side(self.gallery, row) {
+                Side::Positive => parties.positives.push(row),
+                Side::Negative => parties.negatives.push(row),
+                Side::Excluded => {}
+            }
+        }
+        if parties.negatives.is_empty() { Err(CertificateError::NoNegatives) } else { Ok(parties) }
+    }
+}
+
+/// Pilot and certifying sample must be embeddings by one encoder.
+pub(crate) fn check_alike(pilot: &Samples, certifying: &Samples) -> Result<(), CertificateError> {
+    if pilot.dimension() == certifying.dimension() && pilot.norm_bound() == certifying.norm_bound() {
+        return Ok(());
+    }
+    Err(CertificateError::PilotMismatch {
+        pilot: pilot.dimension(),
+        pilot_bound: pilot.norm_bound().get(),
+        certifying: certifying.dimension(),
+        certifying_bound: certifying.norm_bound().get(),
+    })
+}
+
+/// The gallery as one question sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Parties {
+    pub(crate) positives: Vec<usize>,
+    pub(crate) negatives: Vec<usize>,
+}
+
+impl Parties {
+    /// How many negatives are at least as near to `mean` as the nearest positive; `None` without positives.
+    pub(crate) fn wrong_before_right(&self, gallery: &Gallery, mean: &[f64]) -> Option<usize> {
+        let nearest = self
+            .positives
+            .iter()
+            .map(|&row| squared_distance(mean, gallery.vector(row)))
+            .min_by(f64::total_cmp)?;
+        let before = |&&row: &&usize| squared_distance(mean, gallery.vector(row)) <= nearest;
+        Some(self.negatives.iter().filter(before).count())
+    }
+}
+
+/// `‖mean − vector‖²`, summed in order.
+pub(crate) fn squared_distance(mean: &[f64], vector: &[f32]) -> f64 {
+    mean.iter().zip(vector).map(|(&left, &right)| (left - f64::from(right)).powi(2)).sum()
+}

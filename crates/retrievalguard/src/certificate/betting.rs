@@ -1,0 +1,382 @@
+//! Tests of bounded means by betting, and the dual form of the whole-distribution certificate
+//! (theory, section 2.3, second form).
+
+use crate::Sigma;
+use crate::normal::{self, Probability};
+
+/// Bets that share the stake of one test.
+pub(crate) const BETS: usize = 4;
+/// Stake of each bet.
+const STAKES: [f64; BETS] = [0.2, 0.3, 0.3, 0.2];
+/// Each bet as a multiple of the one that grew fastest on the pilot.
+const SPREAD: [f64; BETS] = [0.4, 0.7, 1.0, 1.35];
+/// No bet risks more than this part of the wealth.
+const LARGEST_BET: f64 = 0.99;
+/// Wealth is looked at after every so many samples.
+const STRIDE: usize = 16;
+/// Allowance for the rounding of a product of many factors, in units of log wealth.
+const ROUNDING: f64 = 1e-6;
+
+/// Wealth of a gambler who bets that the mean of non-negative `Y` exceeds one.
+///
+/// ```text
+/// W_t = Σ_l ω_l Π_{i≤t} (1 − f_l + f_l Y_i),     0 ≤ f_l < 1,  Σ ω_l = 1
+/// ```
+///
+/// If `E Y ≤ 1` then `W` is a non-negative supermartingale with `W_0 = 1`, so it ever reaches `1/level` with
+/// probability at most `level` (Ville). The fractions are fixed before the first sample.
+#[derive(Clone, Debug)]
+pub(crate) struct Wealth {
+    fractions: [f64; BETS],
+    factors: [f64; BETS],
+    logs: [f64; BETS],
+    since: usize,
+    highest: f64,
+}
+
+impl Wealth {
+    pub(crate) fn new(fractions: [f64; BETS]) -> Self {
+        Self { fractions, factors: [1.0; BETS], logs: [0.0; BETS], since: 0, highest: 0.0 }
+    }
+
+    /// One more observation.
+    pub(crate) fn see(&mut self, value: f64) {
+        for (factor, &fraction) in self.factors.iter_mut().zip(&self.fractions) {
+            *factor *= 1.0 - fraction + fraction * value;
+        }
+        self.since += 1;
+        if self.since == STRIDE {
+            self.settle();
+        }
+    }
+
+    /// Folds the running factors into the logarithms and notes the wealth.
+    pub(crate) fn settle(&mut self) {
+        for (log, factor) in self.logs.iter_mut().zip(&mut self.factors) {
+            *log += factor.ln();
+            *factor = 1.0;
+        }
+        self.since = 0;
+        self.highest = self.highest.max(self.log());
+    }
+
+    /// Logarithm of the wealth at the last settlement.
+    pub(crate) fn log(&self) -> f64 {
+        let largest = self.logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = self.logs.iter().zip(STAKES).map(|(log, stake)| stake * (log - largest).exp()).sum();
+        largest + sum.ln() - ROUNDING
+    }
+
+    /// Logarithm of the highest wealth seen at any settlement.
+    pub(crate) fn highest(&self) -> f64 {
+        self.highest
+    }
+}
+
+/// Fractions around the one that grows fastest when `Y` follows `points` (value, mass).
+///
+/// Returns them with the expected growth of log wealth per sample at the best one.
+pub(crate) fn plan_bets(points: &[(f64, f64)]) -> ([f64; BETS], f64) {
+    // The derivative of Σ mass·ln(1 + f(Y−1)) falls in f; its root is the fastest growth.
+    let slope = |fraction: f64| -> f64 {
+        points.iter().map(|&(value, mass)| mass * (value - 1.0) / (1.0 + fraction * (value - 1.0))).sum()
+    };
+    let (mut low, mut high) = (0.0, LARGEST_BET);
+    if slope(low) <= 0.0 {
+        // The pilot sees no gain; small bets cost little if it was wrong.
+        return ([0.02, 0.05, 0.1, 0.2], 0.0);
+    }
+    if slope(high) < 0.0 {
+        for _ in 0..16 {
+            let middle = f64::midpoint(low, high);
+            if slope(middle) > 0.0 {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+    } else {
+        low = high;
+    }
+    let growth = points.iter().map(|&(value, mass)| mass * (1.0 - low + low * value).ln()).sum();
+    (SPREAD.map(|factor| (low * factor).min(LARGEST_BET)), growth)
+}
+
+/// Lower confidence bound on the mean of `values` in `[0, ∞)`, from bets planned beforehand.
+///
+/// The mean exceeds `m` unless the wealth against `E Y ≤ m` stayed below `1/level`; the wealth falls in `m`, so the
+/// bound is found by bisection between `low` and `high`. Returns `low` if nothing above it can be shown.
+pub(crate) fn mean_lower_bound(
+    values: &[f32],
+    shift: f64,
+    fractions: [f64; BETS],
+    level: f64,
+    low: f64,
+    high: f64,
+) -> f64 {
+    let target = -level.ln();
+    let exceeds = |mean: f64| {
+        let mut wealth = Wealth::new(fractions);
+        for &value in values {
+            wealth.see((f64::from(value) + shift).max(0.0) / mean);
+        }
+        wealth.settle();
+        wealth.log() >= target
+    };
+    let (mut low, mut high) = (low, high);
+    while high - low > 1e-7 * (1.0 + high.abs()) {
+        let middle = f64::midpoint(low, high);
+        if exceeds(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+/// Cells `(e_{j−1}, e_j]` that cover `[−F, F]`, with the pilot's normal score for each.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cells {
+    /// `e_0 = −F < e_1 < … < e_J = F`.
+    edges: Vec<f64>,
+    /// `Φ⁻¹(p⁰_j)`.
+    scores: Vec<f64>,
+}
+
+impl Cells {
+    /// Cells between ascending `inner` edges; `guess(τ)` is the pilot's `P(S > τ)`, never nearer to one than `floor`.
+    ///
+    /// An atom of the law lies at most `nudge` above an edge.
+    pub(crate) fn new(
+        inner: &[f32],
+        range: f64,
+        floor: f64,
+        nudge: f64,
+        guess: impl Fn(f64) -> Probability,
+    ) -> Self {
+        let mut edges = vec![-range];
+        edges.extend(inner.iter().map(|&edge| f64::from(edge)).filter(|edge| edge.abs() < range));
+        edges.push(range);
+        let scores = edges
+            .windows(2)
+            .map(|pair| {
+                // Edges sit just below atoms, where the law jumps: what counts is the law inside the cell.
+                let (left, right) = (guess(pair[0] + nudge), guess(pair[1]));
+                let below = f64::midpoint(left.complement(), right.complement()).max(floor).min(1.0 - 1e-12);
+                let above = f64::midpoint(left.get(), right.get()).min(1.0 - floor).max(1e-12);
+                normal::quantile(Probability::from_parts(above, below))
+            })
+            .collect();
+        Self { edges, scores }
+    }
+
+    /// Which cell a score falls into; scores at or below `−F` belong to the first.
+    pub(crate) fn cell(&self, score: f64) -> usize {
+        self.edges.partition_point(|&edge| edge < score).clamp(1, self.scores.len()) - 1
+    }
+}
+
+/// The statement `E_{x+δ} S > s` for all `‖δ‖ ≤ ρ`, as one bounded mean at `x`.
+///
+/// ```text
+/// κ_j = exp(ρz_j/σ − ρ²/2σ²),   c_j = κ_j p⁰_j − Φ(z_j − ρ/σ)
+/// ψ(S) = Σ_j κ_j clip(S − e_{j−1}, 0, Δ_j),   y₀ = s + F + Σ_j c_j Δ_j
+/// E ψ > y₀   ⇒   L(ρ) > s
+/// ```
+///
+/// `w_ρ` is convex, so its tangent at `p⁰_j` bounds it from below on the whole cell, whatever `p⁰_j` is.
+/// Values are kept divided by `y₀`, so that the test is `E Y > 1` for `Y = ψ/y₀`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DualTest {
+    /// `Y` at the lower edge of each cell.
+    base: Vec<f64>,
+    /// Slope of `Y` in each cell.
+    slope: Vec<f64>,
+    pub(crate) fractions: [f64; BETS],
+    /// `y₀`, at most zero when the statement holds without looking.
+    pub(crate) hurdle: f64,
+    /// Expected growth of log wealth per sample, on the pilot.
+    pub(crate) growth: f64,
+}
+
+impl DualTest {
+    pub(crate) fn new(cells: &Cells, points: &[(f64, f64)], radius: f64, offset: f64, sigma: Sigma) -> Self {
+        let shift = radius / sigma.certified();
+        let range = -cells.edges[0];
+        let mut hurdle = offset + range;
+        let mut slope = Vec::with_capacity(cells.scores.len());
+        for (pair, &score) in cells.edges.windows(2).zip(&cells.scores) {
+            let width = pair[1] - pair[0];
+            let kappa = (shift * score - shift * shift / 2.0).exp();
+            let intercept = kappa * normal::distribution(score) - normal::distribution(score - shift);
+            // The intercept is a difference of rounded numbers of size κ.
+            hurdle += width * (intercept + 1e-13 * (1.0 + kappa));
+            slope.push(kappa);
+        }
+        let scale = if hurdle > 0.0 { 1.0 / hurdle } else { 1.0 };
+        let mut base = Vec::with_capacity(slope.len());
+        let mut total = 0.0;
+        for (pair, slope) in cells.edges.windows(2).zip(&mut slope) {
+            *slope *= scale;
+            base.push(total);
+            total += *slope * (pair[1] - pair[0]);
+        }
+        let mut test = Self { base, slope, fractions: [0.0; BETS], hurdle, growth: 0.0 };
+        let values: Vec<(f64, f64)> =
+            points.iter().map(|&(score, mass)| (test.value(cells, cells.cell(score), score), mass)).collect();
+        (test.fractions, test.growth) = plan_bets(&values);
+        test
+    }
+
+    /// `Y` for a score in the given cell.
+    pub(crate) fn value(&self, cells: &Cells, cell: usize, score: f64) -> f64 {
+        self.base[cell] + self.slope[cell] * (score - cells.edges[cell]).max(0.0)
+    }
+}
+
+/// Radii of a negative's betting test, ascending, each with its own bounded mean.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Ladder {
+    pub(crate) cells: Cells,
+    pub(crate) rungs: Vec<(f64, DualTest)>,
+}
+
+/// Rungs relative to the radius that the pilot expects to reach.
+const RUNGS: [f64; 26] = [
+    0.2, 0.4, 0.55, 0.65, 0.72, 0.77, 0.81, 0.85, 0.88, 0.91, 0.94, 0.96, 0.98, 1.0, 1.02, 1.04, 1.07, 1.1,
+    1.13, 1.16, 1.2, 1.25, 1.32, 1.4, 1.55, 1.8,
+];
+
+impl Ladder {
+    /// Rungs around the radius that `samples` samples should reach at `level`; also returns that radius.
+    pub(crate) fn new(
+        cells: Cells,
+        points: &[(f64, f64)],
+        samples: u32,
+        level: f64,
+        offset: f64,
+        sigma: Sigma,
+    ) -> Option<(Self, f64)> {
+        let needed = -level.ln() - STAKES[2].ln();
+        let reaches = |radius: f64| {
+            let test = DualTest::new(&cells, points, radius, offset, sigma);
+            test.hurdle <= 0.0 || f64::from(samples) * test.growth >= needed
+        };
+        let unit = sigma.certified();
+        if !reaches(1e-3 * unit) {
+            return None;
+        }
+        let (mut low, mut high) = (1e-3 * unit, 2.0 * unit);
+        while reaches(high) && high < super::thresholds::RADIUS_CAP * unit {
+            (low, high) = (high, 2.0 * high);
+        }
+        for _ in 0..8 {
+            let middle = f64::midpoint(low, high);
+            if reaches(middle) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        let rungs = RUNGS
+            .iter()
+            .map(|factor| low * factor)
+            .map(|radius| (radius, DualTest::new(&cells, points, radius, offset, sigma)))
+            .collect();
+        Some((Self { cells, rungs }, low))
+    }
+
+    /// The highest rung below which every rung was passed, for each of several ascending targets of log wealth.
+    ///
+    /// The nulls are nested, so testing in ascending order and stopping at the first failure needs no share of α.
+    /// Rungs at or above `enough` need not be tested: the caller knows a smaller radius already.
+    pub(crate) fn climb(&self, scores: &[f32], targets: &[f64], enough: f64) -> Vec<Option<f64>> {
+        let cells: Vec<u16> = scores.iter().map(|&score| self.cells.cell(f64::from(score)) as u16).collect();
+        let strictest = targets.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let mut reached = vec![None; targets.len()];
+        let mut alive = vec![true; targets.len()];
+        for (radius, test) in &self.rungs {
+            let highest = if test.hurdle <= 0.0 {
+                f64::INFINITY
+            } else {
+                let mut wealth = Wealth::new(test.fractions);
+                for (&cell, &score) in cells.iter().zip(scores) {
+                    wealth.see(test.value(&self.cells, usize::from(cell), f64::from(score)));
+                    if wealth.highest() >= strictest {
+                        break;
+                    }
+                }
+                wealth.settle();
+                wealth.highest()
+            };
+            for ((reached, alive), &target) in reached.iter_mut().zip(&mut alive).zip(targets) {
+                *alive &= highest >= target;
+                if *alive {
+                    *reached = Some(*radius);
+                }
+            }
+            if !alive.contains(&true) || *radius >= enough {
+                break;
+            }
+        }
+        reached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sigma() -> Sigma {
+        Sigma::new(1.0).unwrap()
+    }
+
+    #[test]
+    fn wealth_is_the_product_of_its_factors() {
+        let mut wealth = Wealth::new([0.1, 0.2, 0.3, 0.4]);
+        let values = [0.5, 1.5, 2.0, 0.0, 3.0];
+        values.iter().for_each(|&value| wealth.see(value));
+        wealth.settle();
+        let expected: f64 = [0.1, 0.2, 0.3, 0.4]
+            .iter()
+            .zip(STAKES)
+            .map(|(fraction, stake)| {
+                stake * values.iter().map(|value| 1.0 - fraction + fraction * value).product::<f64>()
+            })
+            .sum();
+        assert!((wealth.log() + ROUNDING - expected.ln()).abs() < 1e-12);
+        assert!((STAKES.iter().sum::<f64>() - 1.0).abs() < 1e-15);
+    }
+
+    #[test]
+    fn tangents_never_exceed_the_shifted_probability() {
+        // One cell, S two-valued at −1 and 1 with P(S = 1) = p: E ψ − Σ c Δ must not exceed 2 w_ρ(p).
+        let cells = Cells { edges: vec![-1.0, 1.0], scores: vec![0.7] };
+        for radius in [0.1, 1.0, 3.0] {
+            let test = DualTest::new(&cells, &[(1.0, 0.8), (-1.0, 0.2)], radius, 5.0, sigma());
+            let intercepts = test.hurdle - 5.0 - 1.0;
+            for score in [-3.0, -1.0, 0.0, 0.7, 2.0, 4.0] {
+                let mean = normal::distribution(score) * test.value(&cells, 0, 1.0) * test.hurdle;
+                let truth = 2.0 * normal::distribution(score - radius);
+                assert!(mean - intercepts <= truth + 1e-12, "radius {radius}, score {score}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_mean_bound_is_below_the_mean_and_close_for_many_samples() {
+        let values: Vec<f32> = (0..20_000).map(|index| if index % 4 == 0 { -1.0 } else { 1.0 }).collect();
+        let (fractions, _) = plan_bets(&[(0.0, 0.25), (2.0 / 1.48, 0.75)]);
+        let bound = mean_lower_bound(&values, 1.0, fractions, 0.01, 0.0, 2.0);
+        assert!(bound < 1.5 && bound > 1.47, "{bound}");
+    }
+
+    #[test]
+    fn cells_cover_the_ball_and_clamp_what_lies_outside() {
+        let cells = Cells::new(&[-0.5, 0.5], 1.0, 1e-6, 0.0, |_| Probability::from_parts(0.5, 0.5));
+        let found: Vec<usize> =
+            [-2.0, -1.0, -0.7, -0.5, 0.0, 0.5, 0.9, 1.0, 2.0].map(|s| cells.cell(s)).to_vec();
+        assert_eq!(found, [0, 0, 0, 0, 1, 1, 2, 2, 2]);
+    }
+}

@@ -1,0 +1,502 @@
+//! `half-space`: the whole-distribution certificate (theory, sections 2.3 to 2.5), the default.
+//!
+//! A negative `b` can come first only if the mean of the score `S = ⟨h(x+z), u⟩` falls to `s`. How far it can fall
+//! under a shift of the picture is known from the distribution of `S` alone, so every negative gets its own radius,
+//! and the smallest is the query's. Each negative is tested at the full level: an error matters only for the one
+//! whose true radius is smallest (section 2.5).
+
+use super::plan::{Harmless, HashTables, Opponent, Planner, Test};
+use super::projection::{for_each_score, narrow, scores};
+use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
+use super::thresholds::{ScoreTable, StepBound, count_above};
+use super::{
+    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, RANGE_SLACK, Radius,
+    SampledQuery, Verdict, check_alike,
+};
+use crate::gallery::{Question, SearchError};
+use crate::normal;
+use crate::{Alpha, SampleCount, Samples};
+
+/// Which finite-sample form tests a negative.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// The pilot decides, negative by negative.
+    #[default]
+    ByPilot,
+    /// Thresholds with Clopper–Pearson bounds.
+    Thresholds,
+    /// The dual betting test, where the pilot sees any hope for it.
+    Betting,
+}
+
+/// What is asked of the whole-distribution certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HalfSpaceOptions {
+    /// Radii `R_1 … R_k` for Recall@1 to Recall@k.
+    pub top_k: usize,
+    /// Which form tests a negative.
+    pub form: Form,
+}
+
+impl Default for HalfSpaceOptions {
+    fn default() -> Self {
+        Self { top_k: 1, form: Form::ByPilot }
+    }
+}
+
+/// Radii for Recall@1 to Recall@k and the numbers behind the first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HalfSpaceOutcome {
+    /// Verdict for Recall@1, Recall@2, …; each is valid at `α` by itself.
+    pub verdicts: Vec<Verdict>,
+    /// Certifying samples used.
+    pub samples: u32,
+    /// The chain of numbers behind the verdict for Recall@1.
+    pub explain: Explanation,
+}
+
+impl HalfSpaceOutcome {
+    /// The verdict for Recall@1.
+    pub fn into_outcome(self) -> Outcome {
+        let verdict = self.verdicts.first().copied().unwrap_or(Verdict::Abstained);
+        Outcome { name: CertificateName::HalfSpace, verdict, samples: self.samples, explain: self.explain }
+    }
+}
+
+/// Everything the pilot decided about one query; certifying samples are judged by it and change nothing in it.
+#[derive(Clone, Debug)]
+pub struct HalfSpacePlan<'a> {
+    pub(crate) certifier: Certifier<'a>,
+    parties: Parties,
+    pub(crate) dangerous: Vec<Opponent>,
+    pub(crate) harmless: Vec<Harmless>,
+    top_k: usize,
+    pub(crate) range: f64,
+    pilot: Samples,
+}
+
+impl<'a> Certifier<'a> {
+    /// Radii for Recall@1 to Recall@k.
+    pub fn half_space(
+        &self,
+        query: &SampledQuery,
+        question: &Question,
+        options: &HalfSpaceOptions,
+    ) -> Result<HalfSpaceOutcome, CertificateError> {
+        check_alike(&query.pilot, &query.certifying)?;
+        let samples = SampleCount::new(u64::from(query.certifying.count())).expect("samples are never empty");
+        self.plan_half_space(&query.pilot, question, samples, options)?.certify(&query.certifying)
+    }
+
+    /// Decides on the pilot how `samples` certifying samples will be judged.
+    pub fn plan_half_space(
+        &self,
+        pilot: &Samples,
+        question: &Question,
+        samples: SampleCount,
+        options: &HalfSpaceOptions,
+    ) -> Result<HalfSpacePlan<'a>, CertificateError> {
+        self.check_dimension(pilot)?;
+        let parties = self.parties(question)?;
+        if options.top_k == 0 {
+            return Err(CertificateError::TopKZero);
+        }
+        if options.top_k > parties.negatives.len() {
+            let negatives = parties.negatives.len();
+            return Err(CertificateError::TopKTooLarge { top_k: options.top_k, negatives });
+        }
+        let range = pilot.norm_bound().get() * (1.0 + RANGE_SLACK);
+        let planner = Planner {
+            gallery: self.gallery,
+            pilot,
+            sigma: self.sigma,
+            range,
+            level: self.alpha.get(),
+            samples: samples.get(),
+            form: options.form,
+            top_k: options.top_k,
+        };
+        let (dangerous, harmless) =
+            if parties.positives.is_empty() { (Vec::new(), Vec::new()) } else { planner.plan(&parties) };
+        Ok(HalfSpacePlan {
+            certifier: *self,
+            parties,
+            dangerous,
+            harmless,
+            top_k: options.top_k,
+            range,
+            pilot: pilot.clone(),
+        })
+    }
+}
+
+/// Radii of one negative at the levels `α, α/2, …, α/k`.
+struct NegativeRadii {
+    negative: usize,
+    /// Index into the dangerous negatives, if it is one of them.
+    dangerous: Option<usize>,
+    radii: Vec<Radius>,
+}
+
+/// A negative that could not be shown to be beaten even at radius zero.
+const BEATEN: Radius = Radius::Finite(f64::NEG_INFINITY);
+
+impl HalfSpacePlan<'_> {
+    /// Judges certifying samples at the certifier's `α`.
+    pub fn certify(&self, samples: &Samples) -> Result<HalfSpaceOutcome, CertificateError> {
+        self.certify_at(samples, self.certifier.alpha)
+    }
+
+    /// Judges certifying samples at another failure probability, for instance one look's share.
+    ///
+    /// Section 2.5: for `R_j` every negative is tested at `α/j`; the j-th smallest of the radii then exceeds the true
+    /// one only if one of the j truly smallest was overestimated.
+    pub fn certify_at(&self, samples: &Samples, alpha: Alpha) -> Result<HalfSpaceOutcome, CertificateError> {
+        check_alike(&self.pilot, samples)?;
+        let n = samples.count();
+        let mut explain = Explanation::default();
+        explain
+            .add("samples n", n, "theory 2.3")
+            .add("pilot samples", self.pilot.count(), "theory 0, pilot")
+            .add("norm bound F", samples.norm_bound().get(), "theory 0")
+            .add("sigma", self.certifier.sigma.get(), "theory 0")
+            .add("alpha", alpha.get(), "theory 2.5")
+            .add("positives", self.parties.positives.len(), "theory 2.1")
+            .add("negatives", self.parties.negatives.len(), "theory 2.1");
+        let before = self.parties.wrong_before_right(self.certifier.gallery, &samples.mean());
+        let Some(before) = before else {
+            return Ok(HalfSpaceOutcome {
+                verdicts: vec![Verdict::Misretrieved; self.top_k],
+                samples: n,
+                explain,
+            });
+        };
+        let levels: Vec<f64> = (1..=self.top_k).map(|rank| alpha.get() / rank as f64).collect();
+        let mut tables: Vec<HashTables> = levels.iter().map(|&level| HashTables::new(n, level)).collect();
+        let mut found = self.test_dangerous(samples, &levels, &mut tables);
+        // What a harmless negative must reach in order not to matter.
+        let enough: Vec<Radius> =
+            (0..self.top_k).map(|rank| nth_smallest(&found, rank).unwrap_or(Radius::Unbounded)).collect();
+        found.extend(self.test_harmless(samples, &levels, &enough));
+
+        let radii: Vec<Radius> =
+            (0..self.top_k).map(|rank| nth_smallest(&found, rank).unwrap_or(BEATEN)).collect();
+        self.explain_weakest(&found, samples, &mut tables[0], &mut explain);
+        explain.add("radius", radii[0].get(), "theory 2.4, 2.5");
+        let verdicts = radii
+            .iter()
+            .enumerate()
+            .map(|(rank, &radius)| Verdict::from_radius(before <= rank, Some(radius)))
+            .collect();
+        Ok(HalfSpaceOutcome { verdicts, samples: n, explain })
+    }
+
+    fn test_dangerous(
+        &self,
+        samples: &Samples,
+        levels: &[f64],
+        tables: &mut [HashTables],
+    ) -> Vec<NegativeRadii> {
+        let targets: Vec<f64> = levels.iter().map(|level| -level.ln()).collect();
+        let sigma = self.certifier.sigma;
+        let mut found: Vec<NegativeRadii> = Vec::with_capacity(self.dangerous.len());
+        for (place, opponent) in self.dangerous.iter().enumerate() {
+            let radii = match &opponent.test {
+                Test::Always => vec![Radius::Unbounded; levels.len()],
+                Test::Never => vec![BEATEN; levels.len()],
+                Test::Thresholds { half_space, thresholds } => {
+                    let counts = count_scores(samples, self.range, half_space, thresholds);
+                    tables
+                        .iter_mut()
+                        .map(|table| {
+                            let scores = counts.iter().map(|&count| table.score(thresholds.len(), count));
+                            let bound = StepBound::new(thresholds, scores, self.range, sigma);
+                            bound.radius(half_space.offset).map_or(BEATEN, Radius::Finite)
+                        })
+                        .collect()
+                }
+                Test::Betting { half_space, ladder } => {
+                    // Above what k negatives have shown already, a radius cannot change the result.
+                    let enough = if levels.len() == 1 {
+                        nth_smallest(&found, 0).map_or(f64::INFINITY, Radius::get)
+                    } else {
+                        f64::INFINITY
+                    };
+                    let scores = scores(samples, self.range, &half_space.direction);
+                    let reached = ladder.climb(&scores, &targets, enough);
+                    reached.into_iter().map(|radius| radius.map_or(BEATEN, Radius::Finite)).collect()
+                }
+            };
+            found.push(NegativeRadii { negative: opponent.negative, dangerous: Some(place), radii });
+        }
+        found
+    }
+
+    /// Radii of the harmless negatives; those that reach `enough` are left out, because they cannot matter.
+    fn test_harmless(&self, samples: &Samples, levels: &[f64], enough: &[Radius]) -> Vec<NegativeRadii> {
+        let sharing = Harmless::most_thresholds();
+        let mut tables: Vec<ScoreTable> =
+            levels.iter().map(|level| ScoreTable::new(samples.count(), level / sharing as f64)).collect();
+        let mut found = Vec::new();
+        let mut open: Vec<(&Harmless, HalfSpace, Vec<f32>, Vec<u32>)> = Vec::with_capacity(HARMLESS_BLOCK);
+        for block in self.harmless.chunks(HARMLESS_BLOCK) {
+            open.clear();
+            for harmless in block {
+                match self.separate(harmless) {
+                    Separation::Always => {}
+                    Separation::Never => {
+                        let radii = vec![BEATEN; levels.len()];
+                        found.push(NegativeRadii { negative: harmless.negative, dangerous: None, radii });
+                    }
+                    Separation::Open(half_space) => {
+                        let thresholds = harmless.thresholds(self.range);
+                        let counts = vec![0; thresholds.len()];
+                        open.push((harmless, half_space, thresholds, counts));
+                    }
+                }
+            }
+            let directions: Vec<&[f64]> = open.iter().map(|one| one.1.direction.as_slice()).collect();
+            let places: Vec<&[f32]> = open.iter().map(|one| one.2.as_slice()).collect();
+            let mut counts: Vec<Vec<u32>> = places.iter().map(|places| vec![0; places.len()]).collect();
+            for_each_score(
+                samples,
+                self.range,
+                directions.len(),
+                |place, row| narrow(directions[place], row),
+                |place, _, scores| count_above(scores, places[place], &mut counts[place]),
+            );
+            for ((harmless, half_space, thresholds, _), counts) in open.iter().zip(counts) {
+                let mut matters = false;
+                let radii = tables
+                    .iter_mut()
+                    .zip(enough)
+                    .map(|(table, &enough)| {
+                        let scores = counts.iter().map(|&count| table.score(count));
+                        let bound = StepBound::new(thresholds, scores, self.range, self.certifier.sigma);
+                        if let Radius::Finite(radius) = enough
+                            && bound.mean_after(radius.max(0.0)) > half_space.offset
+                        {
+                            return Radius::Unbounded;
+                        }
+                        matters = true;
+                        bound.radius(half_space.offset).map_or(BEATEN, Radius::Finite)
+                    })
+                    .collect();
+                if matters {
+                    found.push(NegativeRadii { negative: harmless.negative, dangerous: None, radii });
+                }
+            }
+        }
+        found
+    }
+
+    fn separate(&self, harmless: &Harmless) -> Separation {
+        let gallery = self.certifier.gallery;
+        let positive = [(gallery.vector(harmless.positive), WEIGHT_UNIT)];
+        separate(&positive, gallery.vector(harmless.negative), self.range)
+    }
+
+    /// The numbers of the negative that decided Recall@1.
+    fn explain_weakest(
+        &self,
+        found: &[NegativeRadii],
+        samples: &Samples,
+        table: &mut HashTables,
+        explain: &mut Explanation,
+    ) {
+        let weakest =
+            found.iter().reduce(|left, right| if right.radii[0] < left.radii[0] { right } else { left });
+        let Some(weakest) = weakest else { return };
+        let gallery = self.certifier.gallery;
+        explain
+            .add("deciding negative row", weakest.negative, "theory 2.4")
+            .add("deciding negative", gallery.identity(weakest.negative), "theory 2.4")
+            .add("its label", gallery.label_name(gallery.label(weakest.negative)), "theory 2.4");
+        let Some(opponent) = weakest.dangerous.map(|place| &self.dangerous[place]) else {
+            explain.add("form", "thresholds from two moments of the pilot", "theory 2.6");
+            return;
+        };
+        let rows = opponent.positives.iter().map(|&(row, _)| row as f64).collect::<Vec<_>>();
+        let weights = opponent.positives.iter().map(|&(_, share)| f64::from(share) / f64::from(WEIGHT_UNIT));
+        explain.add("positive rows", rows, "theory 2.1").add(
+            "positive weights",
+            weights.collect::<Vec<_>>(),
+            "theory 2.1",
+        );
+        match &opponent.test {
+            Test::Always => {
+                explain.add("form", "the ball lies inside the half-space", "theory 2.1");
+            }
+            Test::Never => {
+                explain.add("form", "this negative cannot be beaten", "theory 2.1");
+            }
+            Test::Thresholds { half_space, thresholds } => {
+                explain_half_space(half_space, samples, explain);
+                explain_thresholds(half_space, thresholds, samples, self.range, table, explain);
+            }
+            Test::Betting { half_space, ladder } => {
+                explain_half_space(half_space, samples, explain);
+                explain.add("form", "dual betting test", "theory 2.3, second form").add(
+                    "radii tried",
+                    ladder.rungs.iter().map(|(radius, _)| *radius).collect::<Vec<_>>(),
+                    "theory 2.3, second form",
+                );
+            }
+        }
+    }
+}
+
+fn explain_half_space(half_space: &HalfSpace, samples: &Samples, explain: &mut Explanation) {
+    let mean: f64 = samples.mean().iter().zip(&half_space.direction).map(|(left, right)| left * right).sum();
+    explain.add("threshold s", half_space.offset, "theory 2.1").add("mean score", mean, "theory 2.1");
+}
+
+fn explain_thresholds(
+    half_space: &HalfSpace,
+    thresholds: &[f32],
+    samples: &Samples,
+    range: f64,
+    table: &mut HashTables,
+    explain: &mut Explanation,
+) {
+    let counts = count_scores(samples, range, half_space, thresholds);
+    let scores: Vec<f64> = counts.iter().map(|&count| table.score(thresholds.len(), count)).collect();
+    let list = |values: &mut dyn Iterator<Item = f64>| values.collect::<Vec<f64>>();
+    explain
+        .add("form", "thresholds with Clopper–Pearson bounds", "theory 2.3, first form")
+        .add(
+            "thresholds",
+            list(&mut thresholds.iter().map(|&place| f64::from(place))),
+            "theory 2.3, first form",
+        )
+        .add(
+            "samples above",
+            list(&mut counts.iter().map(|&count| f64::from(count))),
+            "theory 2.3, first form",
+        )
+        .add(
+            "lower bounds",
+            list(&mut scores.iter().map(|&score| normal::distribution(score))),
+            "theory 2.3, first form",
+        );
+}
+
+/// Harmless negatives that are counted together.
+const HARMLESS_BLOCK: usize = 128;
+
+/// The `rank`-th smallest radius, counted from zero, among those at the level of that rank.
+fn nth_smallest(found: &[NegativeRadii], rank: usize) -> Option<Radius> {
+    let mut radii: Vec<f64> = found.iter().map(|one| one.radii[rank].get()).collect();
+    if rank >= radii.len() {
+        return None;
+    }
+    let (_, &mut radius, _) = radii.select_nth_unstable_by(rank, f64::total_cmp);
+    Some(if radius == f64::INFINITY { Radius::Unbounded } else { Radius::Finite(radius) })
+}
+
+/// How many samples score above each threshold.
+fn count_scores(samples: &Samples, range: f64, half_space: &HalfSpace, thresholds: &[f32]) -> Vec<u32> {
+    let mut counts = vec![0; thresholds.len()];
+    for_each_score(
+        samples,
+        range,
+        1,
+        |_, row| narrow(&half_space.direction, row),
+        |_, _, scores| count_above(scores, thresholds, &mut counts),
+    );
+    counts
+}
+
+/// On which side of a threshold a similarity must stay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Similarity {
+    /// `⟨g, v⟩` stays above the threshold: the pair is accepted.
+    Above(f64),
+    /// `⟨g, v⟩` stays below the threshold: the pair is rejected.
+    Below(f64),
+}
+
+impl Certifier<'_> {
+    /// Radius inside which the similarity `⟨g(x+δ), v⟩` to a gallery row stays on its side (theory, section 2.7).
+    ///
+    /// No search is involved: verification and copy detection ask exactly this. [`Verdict::Misretrieved`] means that
+    /// the certifying mean already lies on the other side.
+    pub fn similarity(
+        &self,
+        query: &SampledQuery,
+        row: usize,
+        side: Similarity,
+        form: Form,
+    ) -> Result<Outcome, CertificateError> {
+        self.check_dimension(&query.pilot)?;
+        check_alike(&query.pilot, &query.certifying)?;
+        if row >= self.gallery.len() {
+            return Err(SearchError::RowOutOfRange { query: 0, row, length: self.gallery.len() }.into());
+        }
+        let vector = self.gallery.vector(row);
+        let norm = self.gallery.squared_norm(row).sqrt();
+        if norm == 0.0 {
+            return Err(CertificateError::ZeroVector);
+        }
+        let (sign, threshold) = match side {
+            Similarity::Above(threshold) => (1.0, threshold),
+            Similarity::Below(threshold) => (-1.0, threshold),
+        };
+        if !threshold.is_finite() {
+            return Err(CertificateError::SimilarityThreshold(threshold));
+        }
+        let samples = &query.certifying;
+        let range = samples.norm_bound().get() * (1.0 + RANGE_SLACK);
+        let direction: Vec<f64> = vector.iter().map(|&value| sign * f64::from(value) / norm).collect();
+        let exact = sign * threshold / norm;
+        let offset = exact + (exact.abs() + range) * (vector.len() as f64 + 16.0) * f64::EPSILON;
+        let mean: f64 = samples.mean().iter().zip(&direction).map(|(left, right)| left * right).sum();
+
+        let mut explain = Explanation::default();
+        explain.add("samples n", samples.count(), "theory 2.7").add("threshold s", offset, "theory 2.7").add(
+            "mean score",
+            mean,
+            "theory 2.7",
+        );
+        let radius = if offset < -range {
+            Some(Radius::Unbounded)
+        } else if offset >= range {
+            None
+        } else {
+            let half_space = HalfSpace { direction, offset };
+            let planner = Planner {
+                gallery: self.gallery,
+                pilot: &query.pilot,
+                sigma: self.sigma,
+                range,
+                level: self.alpha.get(),
+                samples: samples.count(),
+                form,
+                top_k: 1,
+            };
+            let mut table = HashTables::new(samples.count(), self.alpha.get());
+            let (_, test) = planner.test(half_space, &mut table);
+            match test {
+                Test::Always => Some(Radius::Unbounded),
+                Test::Never => None,
+                Test::Thresholds { half_space, thresholds } => {
+                    explain_thresholds(&half_space, &thresholds, samples, range, &mut table, &mut explain);
+                    let counts = count_scores(samples, range, &half_space, &thresholds);
+                    let scores = counts.iter().map(|&count| table.score(thresholds.len(), count));
+                    let bound = StepBound::new(&thresholds, scores, range, self.sigma);
+                    bound.radius(half_space.offset).map(Radius::Finite)
+                }
+                Test::Betting { half_space, ladder } => {
+                    explain.add("form", "dual betting test", "theory 2.3, second form");
+                    let scores = scores(samples, range, &half_space.direction);
+                    ladder.climb(&scores, &[-self.alpha.get().ln()], f64::INFINITY)[0].map(Radius::Finite)
+                }
+            }
+        };
+        if let Some(radius) = radius {
+            explain.add("radius", radius.get(), "theory 2.7");
+        }
+        let verdict = Verdict::from_radius(mean > offset, radius);
+        Ok(Outcome { name: CertificateName::HalfSpace, verdict, samples: samples.count(), explain })
+    }
+}

@@ -1,0 +1,266 @@
+//! `half-space-mean`: half-spaces when only the mean of the score is bounded (theory, section 2.2).
+//!
+//! Needs no distribution, so it says how much of the gain of `half-space` comes from replacing balls by half-spaces and
+//! how much from the distribution. Negatives that look dangerous on the pilot get a betting bound on their mean score,
+//! the others an empirical Bernstein bound from the covariance of the sample; each negative has one bound, fixed on
+//! the pilot, at the full level.
+
+use super::betting::{mean_lower_bound, plan_bets};
+use super::law::Law;
+use super::projection::scores;
+use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
+use super::{
+    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, RANGE_SLACK, Radius,
+    SampledQuery, Verdict, squared_distance,
+};
+use crate::gallery::Question;
+use crate::normal::{self, Probability};
+use crate::product::product;
+use crate::{NormBound, Samples, Sigma};
+
+/// Positives that are tried against each negative.
+const CANDIDATES: usize = 4;
+/// Negatives that get the betting bound.
+const DANGEROUS: usize = 32;
+/// Allowance for the rounding of means, relative to `F`.
+const ROUNDING: f64 = 1e-11;
+
+/// Radius when the score has mean `mean` and the negative wins at `offset`.
+///
+/// ```text
+/// r = σ [ Φ⁻¹((t+F)/2F) − Φ⁻¹((s+F)/2F) ]
+/// ```
+///
+/// Increasing in `mean`, decreasing in `offset`; negative if the mean is below the offset.
+///
+/// ```
+/// use retrievalguard::certificate::half_space_mean_radius;
+/// use retrievalguard::{NormBound, Sigma};
+///
+/// // P(S = 1) = Φ(1) and S = ±1: the mean reaches zero after one σ, and the formula is exact there.
+/// let radius = half_space_mean_radius(0.682_689_492, 0.0, Sigma::new(0.5)?, NormBound::UNIT);
+/// assert!((radius - 0.5).abs() < 1e-6);
+/// # Ok::<(), retrievalguard::ParameterError>(())
+/// ```
+pub fn half_space_mean_radius(mean: f64, offset: f64, sigma: Sigma, norm_bound: NormBound) -> f64 {
+    radius_in(mean, offset, sigma, norm_bound.get())
+}
+
+fn radius_in(mean: f64, offset: f64, sigma: Sigma, range: f64) -> f64 {
+    let score = |value: f64| {
+        let above = ((value + range) / (2.0 * range)).clamp(0.0, 1.0);
+        let below = ((range - value) / (2.0 * range)).clamp(0.0, 1.0);
+        normal::quantile(Probability::from_parts(above, below))
+    };
+    sigma.certified() * (score(mean) - score(offset))
+}
+
+/// One negative with the positive that the pilot set against it.
+struct Pairing {
+    negative: usize,
+    positive: usize,
+    /// Radius in population if the pilot's mean were the truth.
+    promise: f64,
+}
+
+impl Certifier<'_> {
+    /// The mean-only certificate for Recall@1.
+    pub(super) fn half_space_mean(
+        &self,
+        query: &SampledQuery,
+        question: &Question,
+    ) -> Result<Outcome, CertificateError> {
+        let parties = self.pose(query, question)?;
+        let samples = &query.certifying;
+        let range = samples.norm_bound().get() * (1.0 + RANGE_SLACK);
+        let mean = samples.mean();
+        let mut explain = Explanation::default();
+        explain
+            .add("samples n", samples.count(), "theory 2.2")
+            .add("pilot samples", query.pilot.count(), "theory 0, pilot")
+            .add("alpha", self.alpha.get(), "theory 2.5");
+        let name = CertificateName::HalfSpaceMean;
+        let Some(before) = parties.wrong_before_right(self.gallery, &mean) else {
+            return Ok(Outcome { name, verdict: Verdict::Misretrieved, samples: samples.count(), explain });
+        };
+        let pairings = self.pair(&parties, &query.pilot, range);
+        let (dangerous, others) = pairings.split_at(DANGEROUS.min(pairings.len()));
+        let mut weakest: Option<(f64, &Pairing, f64, f64, &'static str)> = None;
+        let mut note = |radius: f64, pairing, mean_lower, offset, bound| {
+            if weakest.as_ref().is_none_or(|other| radius < other.0) {
+                weakest = Some((radius, pairing, mean_lower, offset, bound));
+            }
+            weakest.as_ref().map_or(f64::INFINITY, |other| other.0)
+        };
+        let mut smallest = f64::INFINITY;
+        for pairing in dangerous {
+            smallest = match self.face(pairing, range) {
+                Separation::Always => note(f64::INFINITY, pairing, range, -range, "none needed"),
+                Separation::Never => note(f64::NEG_INFINITY, pairing, -range, range, "none possible"),
+                Separation::Open(half_space) => {
+                    let lower = self.bet_on_mean(&half_space, &query.pilot, samples, range);
+                    let radius = radius_in(lower, half_space.offset, self.sigma, range);
+                    note(radius, pairing, lower, half_space.offset, "betting")
+                }
+            };
+        }
+        if !others.is_empty() {
+            let moments = Moments::new(samples, &mean);
+            for pairing in others {
+                smallest = match self.face(pairing, range) {
+                    Separation::Always => smallest,
+                    Separation::Never => note(f64::NEG_INFINITY, pairing, -range, range, "none possible"),
+                    Separation::Open(half_space) => {
+                        let lower = moments.mean_lower_bound(&half_space, self.alpha.get(), range);
+                        let radius = radius_in(lower, half_space.offset, self.sigma, range);
+                        note(radius, pairing, lower, half_space.offset, "empirical Bernstein")
+                    }
+                };
+            }
+        }
+        if let Some((_, pairing, lower, offset, bound)) = weakest {
+            explain
+                .add("deciding negative row", pairing.negative, "theory 2.4")
+                .add("positive row", pairing.positive, "theory 2.1")
+                .add("bound on the mean", bound, "theory 2.2")
+                .add("threshold s", offset, "theory 2.1")
+                .add("lower mean score", lower, "theory 2.2");
+        }
+        let radius = if smallest == f64::INFINITY {
+            Radius::Unbounded
+        } else {
+            Radius::Finite(smallest * (1.0 - 1e-12))
+        };
+        explain.add("radius", radius.get(), "theory 2.2, 2.5");
+        let verdict = Verdict::from_radius(before == 0, Some(radius));
+        Ok(Outcome { name, verdict, samples: samples.count(), explain })
+    }
+
+    fn face(&self, pairing: &Pairing, range: f64) -> Separation {
+        let positive = [(self.gallery.vector(pairing.positive), WEIGHT_UNIT)];
+        separate(&positive, self.gallery.vector(pairing.negative), range)
+    }
+
+    /// The best positive for each negative on the pilot, most dangerous negative first.
+    fn pair(&self, parties: &Parties, pilot: &Samples, range: f64) -> Vec<Pairing> {
+        let mean = pilot.mean();
+        let mut positives: Vec<(f64, usize)> = parties
+            .positives
+            .iter()
+            .map(|&row| (squared_distance(&mean, self.gallery.vector(row)), row))
+            .collect();
+        positives.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
+        positives.truncate(CANDIDATES);
+        let mut pairings: Vec<Pairing> = parties
+            .negatives
+            .iter()
+            .filter_map(|&negative| {
+                let vector = self.gallery.vector(negative);
+                let distance = squared_distance(&mean, vector);
+                positives
+                    .iter()
+                    .map(|&(positive_distance, positive)| {
+                        let gap: f64 = vector
+                            .iter()
+                            .zip(self.gallery.vector(positive))
+                            .map(|(&left, &right)| (f64::from(left) - f64::from(right)).powi(2))
+                            .sum::<f64>()
+                            .sqrt()
+                            .max(1e-12);
+                        let norms = self.gallery.squared_norm(positive) - self.gallery.squared_norm(negative);
+                        let offset = norms / (2.0 * gap);
+                        let score = offset + (distance - positive_distance) / (2.0 * gap);
+                        Pairing { negative, positive, promise: radius_in(score, offset, self.sigma, range) }
+                    })
+                    .reduce(|left, right| if right.promise > left.promise { right } else { left })
+            })
+            .collect();
+        pairings.sort_by(|left, right| left.promise.total_cmp(&right.promise));
+        pairings
+    }
+
+    /// Betting bound on the mean score, its bets planned on the pilot.
+    fn bet_on_mean(&self, half_space: &HalfSpace, pilot: &Samples, samples: &Samples, range: f64) -> f64 {
+        let law = Law::new(scores(pilot, range, &half_space.direction), range, pilot.dimension());
+        let expected = law.mean() + range;
+        // Where the bound is expected to end: one standard error times the usual quantile below the mean.
+        let points = law.points();
+        let variance: f64 =
+            points.iter().map(|&(score, mass)| mass * (score + range - expected).powi(2)).sum();
+        let width = (2.0 * variance * -self.alpha.get().ln() / f64::from(samples.count())).sqrt();
+        let hurdle = (expected - width).max(0.05 * expected).max(1e-9 * range);
+        let values: Vec<(f64, f64)> =
+            points.iter().map(|&(score, mass)| ((score + range).max(0.0) / hurdle, mass)).collect();
+        let (fractions, _) = plan_bets(&values);
+        let scores = scores(samples, range, &half_space.direction);
+        mean_lower_bound(&scores, range, fractions, self.alpha.get(), 0.0, 2.0 * range)
+            - range
+            - ROUNDING * range
+    }
+}
+
+/// Mean and covariance of a sample, for bounds on many directions at once.
+struct Moments {
+    mean: Vec<f64>,
+    covariance: Vec<f32>,
+    count: f64,
+}
+
+impl Moments {
+    fn new(samples: &Samples, mean: &[f64]) -> Self {
+        let dimension = samples.dimension();
+        // The product wants the long side last: transpose the centred sample block by block.
+        let mut covariance = vec![0.0_f64; dimension * dimension];
+        let mut part = vec![0.0_f32; dimension * dimension];
+        for block in samples.values().chunks(1024 * dimension) {
+            let rows = block.len() / dimension;
+            let mut transposed = vec![0.0_f32; block.len()];
+            for (sample, row) in block.chunks_exact(dimension).enumerate() {
+                for (component, (&value, &mean)) in row.iter().zip(mean).enumerate() {
+                    transposed[component * rows + sample] = (f64::from(value) - mean) as f32;
+                }
+            }
+            product(&transposed, &transposed, rows, &mut part);
+            for (total, &part) in covariance.iter_mut().zip(&part) {
+                *total += f64::from(part);
+            }
+        }
+        let count = f64::from(samples.count());
+        let covariance = covariance.iter().map(|&total| (total / (count - 1.0).max(1.0)) as f32).collect();
+        Self { mean: mean.to_vec(), covariance, count }
+    }
+
+    /// Empirical Bernstein bound on the mean score (Maurer and Pontil 2009, Theorem 4), for scores in `[−F, F]`.
+    ///
+    /// ```text
+    /// E S ≥ mean − sqrt(2 V ln(2/α) / n) − 7·2F ln(2/α) / (3(n−1))
+    /// ```
+    ///
+    /// `V` is raised by a bound on the `f32` rounding of the covariance.
+    fn mean_lower_bound(&self, half_space: &HalfSpace, level: f64, range: f64) -> f64 {
+        if self.count < 2.0 {
+            return -range;
+        }
+        let dimension = self.mean.len();
+        let direction = &half_space.direction;
+        let variance: f64 = self
+            .covariance
+            .chunks_exact(dimension)
+            .zip(direction)
+            .map(|(row, &left)| {
+                let inner: f64 =
+                    row.iter().zip(direction).map(|(&entry, &right)| f64::from(entry) * right).sum();
+                left * inner
+            })
+            .sum();
+        // Blocks of 1024 centred products: entries are off by at most 1026·2⁻²⁴ of the diagonal's size, which is
+        // at most (2F)² per sample summed over the trace.
+        let rounding = 1100.0 * f64::from(f32::EPSILON) * 4.0 * range * range;
+        let variance = variance.max(0.0) + rounding;
+        let mean: f64 = self.mean.iter().zip(direction).map(|(left, right)| left * right).sum();
+        let log = (2.0 / level).ln();
+        mean - (2.0 * variance * log / self.count).sqrt()
+            - 14.0 * range * log / (3.0 * (self.count - 1.0))
+            - ROUNDING * range
+    }
+}

@@ -1,0 +1,210 @@
+//! The paper's certificate: as printed, linear, repaired, and for a frozen gallery (theory, section 1).
+
+use super::{
+    CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
+};
+use crate::gallery::Question;
+use crate::{NormBound, Sigma};
+
+/// How far two smoothed embeddings can be apart when the pictures are `distance` apart.
+///
+/// ```text
+/// ‖g(x) − g(y)‖ ≤ 2F (Φ(‖x−y‖/2σ) − Φ(−‖x−y‖/2σ))
+/// ```
+///
+/// Paper: Lemma 3.3, Eq. (1). Met with equality by `h(x) = F·sign(x)` at mirrored points.
+///
+/// ```
+/// use retrievalguard::certificate::{lipschitz_bound, lipschitz_bound_linear};
+/// use retrievalguard::{NormBound, Sigma};
+///
+/// let sigma = Sigma::new(0.1)?;
+/// let exact = lipschitz_bound(0.3, sigma, NormBound::UNIT);
+/// assert!(exact < 2.0 && exact < lipschitz_bound_linear(0.3, sigma, NormBound::UNIT));
+/// # Ok::<(), retrievalguard::ParameterError>(())
+/// ```
+pub fn lipschitz_bound(distance: f64, sigma: Sigma, norm_bound: NormBound) -> f64 {
+    2.0 * norm_bound.get() * libm::erf(distance / (2.0 * std::f64::consts::SQRT_2 * sigma.get()))
+}
+
+/// The linear bound on the same quantity.
+///
+/// ```text
+/// ‖g(x) − g(y)‖ ≤ F sqrt(2/(πσ²)) ‖x−y‖
+/// ```
+///
+/// Paper: Eq. (2). Never below [`lipschitz_bound`].
+pub fn lipschitz_bound_linear(distance: f64, sigma: Sigma, norm_bound: NormBound) -> f64 {
+    norm_bound.get() * (2.0 / std::f64::consts::PI).sqrt() / sigma.get() * distance
+}
+
+/// Radius inside which a retrieval with margin `d = margin` cannot change.
+///
+/// ```text
+/// r = 2σ Φ⁻¹(1/2 + d/8F)
+/// ```
+///
+/// Paper: Theorem 3.5, Eq. (3). Needs `0 < d ≤ 2F`. Increasing in `d`, so a lower bound on `d` gives a lower
+/// bound on `r` (Proposition 3.9).
+///
+/// ```
+/// use retrievalguard::certificate::certified_radius;
+/// use retrievalguard::{NormBound, Sigma};
+///
+/// // The largest possible margin certifies 1.349 σ.
+/// let radius = certified_radius(2.0, Sigma::new(1.0)?, NormBound::UNIT);
+/// assert!((radius - 1.3489795).abs() < 1e-6);
+/// # Ok::<(), retrievalguard::ParameterError>(())
+/// ```
+pub fn certified_radius(margin: f64, sigma: Sigma, norm_bound: NormBound) -> f64 {
+    // erf⁻¹ rather than Φ⁻¹: adding 1/2 first would round small margins away.
+    let scaled = margin / (4.0 * norm_bound.get());
+    2.0 * std::f64::consts::SQRT_2 * sigma.get() * statrs::function::erf::erf_inv(scaled)
+}
+
+/// Radius from the linear Lipschitz bound.
+///
+/// ```text
+/// r = σ sqrt(π) / (2 sqrt(2) F) · d
+/// ```
+///
+/// Paper: Eq. (2) and the text after it. Never above [`certified_radius`].
+pub fn certified_radius_linear(margin: f64, sigma: Sigma, norm_bound: NormBound) -> f64 {
+    sigma.get() * std::f64::consts::PI.sqrt() / (2.0 * std::f64::consts::SQRT_2 * norm_bound.get()) * margin
+}
+
+/// Distance between a mean of `samples` bounded vectors and its expectation, by the matrix Chernoff bound.
+///
+/// ```text
+/// ε = sqrt( 8F² ln((k+1)/α) / (3n) )
+/// ```
+///
+/// Paper: Lemma 3.6. Departure: none; but its constant is safe only for `ε ≤ F/2`, which [`concentration`] checks.
+pub fn matrix_concentration(samples: u32, dimension: usize, level: f64, norm_bound: NormBound) -> f64 {
+    let log = ((dimension as f64 + 1.0) / level).ln();
+    norm_bound.get() * (8.0 * log / (3.0 * f64::from(samples))).sqrt()
+}
+
+/// Distance between a mean of `samples` bounded vectors and its expectation, free of the dimension.
+///
+/// ```text
+/// ε = F/sqrt(n) + F sqrt(2 ln(1/α) / n)
+/// ```
+///
+/// `E‖ĝ−g‖ ≤ F/√n` by Jensen, and one sample moves `‖ĝ−g‖` by at most `2F/n` (McDiarmid).
+pub fn mean_shift_bound(samples: u32, level: f64, norm_bound: NormBound) -> f64 {
+    norm_bound.get() * (1.0 + (2.0 * (1.0 / level).ln()).sqrt()) / f64::from(samples).sqrt()
+}
+
+/// The smaller of the two bounds; both are free of data, so the choice costs nothing.
+///
+/// Paper: Lemma 3.6. Departure: the matrix bound is used only where its constant 3/8 is safe, `ε ≤ F/2`.
+pub fn concentration(samples: u32, dimension: usize, level: f64, norm_bound: NormBound) -> f64 {
+    let free = mean_shift_bound(samples, level, norm_bound);
+    let matrix = matrix_concentration(samples, dimension, level, norm_bound);
+    if matrix <= norm_bound.get() / 2.0 { free.min(matrix) } else { free }
+}
+
+/// The statements of section 1 from which a radius can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Statement {
+    Printed,
+    Linear,
+    Repaired,
+    Frozen,
+}
+
+impl Statement {
+    fn name(self) -> CertificateName {
+        match self {
+            Statement::Printed => CertificateName::Paper,
+            Statement::Linear => CertificateName::PaperLinear,
+            Statement::Repaired => CertificateName::PaperRepaired,
+            Statement::Frozen => CertificateName::PaperFrozen,
+        }
+    }
+}
+
+/// Relative allowance for the rounding of margins, errors and radii.
+const ROUNDING: f64 = 1e-12;
+
+impl Certifier<'_> {
+    /// The four certificates of section 1; they differ in what is subtracted from the margin, and in the last line.
+    ///
+    /// Paper: Definition 3.1, Lemma 3.2, Lemma 3.8, Proposition 3.9, Algorithm 1.
+    /// Departure: Algorithm 1 rejects at `d_low < 0`; the proposition needs `d_low > 0`, and so do we.
+    pub(super) fn paper(
+        &self,
+        statement: Statement,
+        query: &SampledQuery,
+        question: &Question,
+    ) -> Result<Outcome, CertificateError> {
+        let name = statement.name();
+        let parties = self.pose(query, question)?;
+        let samples = &query.certifying;
+        let mut explain = Explanation::default();
+        let (n, bound) = (samples.count(), samples.norm_bound());
+        explain.add("samples n", n, "Algorithm 1").add("norm bound F", bound.get(), "Lemma 3.3");
+        let sides = self.gallery.nearest_sides(&samples.mean(), |_| question)?.remove(0);
+        let (Some(positive), Some(negative)) = (sides.positive, sides.negative) else {
+            explain.add("positives", parties.positives.len(), "Definition 3.1");
+            return Ok(Outcome { name, verdict: Verdict::Misretrieved, samples: n, explain });
+        };
+        let margin = negative.squared_distance.sqrt() - positive.squared_distance.sqrt();
+        explain
+            .add("nearest positive row", positive.row, "Definition 3.1")
+            .add("nearest negative row", negative.row, "Definition 3.1")
+            .add("distance to positive", positive.squared_distance.sqrt(), "Definition 3.1")
+            .add("distance to negative", negative.squared_distance.sqrt(), "Definition 3.1")
+            .add("margin d", margin, "Definition 3.1");
+
+        let (alpha, dimension) = (self.alpha.get(), samples.dimension());
+        let error = match statement {
+            Statement::Repaired => {
+                let gallery_samples =
+                    self.gallery_samples.ok_or(CertificateError::GallerySamplesUnknown)?.get();
+                // The nearest positive is found on the sample, so every positive and the nearest negative may fail.
+                let level = alpha / (parties.positives.len() as f64 + 2.0);
+                let query_error = concentration(n, dimension, level, bound);
+                let gallery_error = concentration(gallery_samples, dimension, level, bound);
+                explain
+                    .add("level", level, "theory 1, paper-repaired")
+                    .add("error of the query", query_error, "Lemma 3.6")
+                    .add("samples per gallery item", gallery_samples, "theory 1, paper-repaired")
+                    .add("error of a gallery item", gallery_error, "Lemma 3.6");
+                2.0 * query_error + 2.0 * gallery_error
+            }
+            Statement::Frozen => {
+                let error = concentration(n, dimension, alpha, bound);
+                explain.add("level", alpha, "theory 0, frozen gallery").add(
+                    "error of the query",
+                    error,
+                    "Lemma 3.6",
+                );
+                2.0 * error
+            }
+            Statement::Printed | Statement::Linear => {
+                let error = matrix_concentration(n, dimension, alpha / 4.0, bound);
+                explain.add("level", alpha / 4.0, "Lemma 3.8").add("error", error, "Lemma 3.6");
+                4.0 * error
+            }
+        };
+        let lower = margin - error - ROUNDING * bound.get();
+        explain.add("lower margin", lower, "Lemma 3.8");
+        let radius = (lower > 0.0).then(|| {
+            // Gallery vectors outside the F-ball could push the margin past 2F, where the formula has no value.
+            let capped = lower.min(2.0 * bound.get());
+            let (radius, source) = match statement {
+                Statement::Linear => (certified_radius_linear(capped, self.sigma, bound), "Eq. (2)"),
+                Statement::Printed | Statement::Repaired | Statement::Frozen => {
+                    (certified_radius(capped, self.sigma, bound), "Theorem 3.5, Proposition 3.9")
+                }
+            };
+            let radius = radius * (1.0 - ROUNDING) * (self.sigma.certified() / self.sigma.get());
+            explain.add("radius", radius, source);
+            Radius::Finite(radius)
+        });
+        let verdict = Verdict::from_radius(margin > 0.0, radius);
+        Ok(Outcome { name, verdict, samples: n, explain })
+    }
+}

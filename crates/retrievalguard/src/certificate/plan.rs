@@ -1,0 +1,397 @@
+//! What the pilot decides for `half-space`: which negatives look dangerous, which positive or mixture faces each of
+//! them, and which form of the test it gets (theory, sections 2.3, 2.4 and 2.6).
+//!
+//! Everything here may be approximate. A choice made on the pilot costs radius when it is poor, never validity.
+
+use super::betting::{Cells, Ladder};
+use super::law::Law;
+use super::projection::scores;
+use super::separation::{HalfSpace, Separation, Share, WEIGHT_UNIT, separate};
+use super::thresholds::{ScoreTable, StepBound};
+use super::{Form, Parties, squared_distance};
+use crate::gallery::Gallery;
+use crate::product::product;
+use crate::{Samples, Sigma};
+
+/// Positives that are tried against a dangerous negative, and from which mixtures are made.
+const CANDIDATES: usize = 8;
+/// Single positives whose distribution is looked at in full.
+const SINGLES: usize = 3;
+/// Pilot samples that suffice to rank negatives.
+const RANKING_SAMPLES: usize = 256;
+/// Negatives that get the careful treatment.
+const DANGEROUS: usize = 48;
+/// Gallery rows that go through the ranking product together.
+const BLOCK: usize = 512;
+/// Depths below the mean, in standard deviations, at which negatives that look harmless are counted.
+const HARMLESS_DEPTHS: [f32; 12] = [5.0, 4.2, 3.5, 2.9, 2.4, 1.9, 1.4, 0.9, 0.4, -0.2, -0.8, -1.5];
+
+/// One negative and how it will be tested.
+#[derive(Clone, Debug)]
+pub(crate) struct Opponent {
+    /// Row of the negative.
+    pub(crate) negative: usize,
+    /// Rows and weights of the positives that face it.
+    pub(crate) positives: Vec<Share>,
+    pub(crate) test: Test,
+}
+
+/// How a dangerous negative is tested.
+#[derive(Clone, Debug)]
+pub(crate) enum Test {
+    /// It can never come first.
+    Always,
+    /// It cannot be beaten.
+    Never,
+    /// Count scores above thresholds.
+    Thresholds { half_space: HalfSpace, thresholds: Vec<f32> },
+    /// Climb a ladder of bets.
+    Betting { half_space: HalfSpace, ladder: Ladder },
+}
+
+/// A negative that looked harmless on the pilot: one positive, thresholds from two moments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Harmless {
+    pub(crate) negative: usize,
+    pub(crate) positive: usize,
+    /// Mean and standard deviation of the score, on the pilot.
+    pub(crate) mean: f32,
+    pub(crate) deviation: f32,
+}
+
+impl Harmless {
+    /// Ascending thresholds within `(−range, range)`.
+    pub(crate) fn thresholds(&self, range: f64) -> Vec<f32> {
+        let range = range as f32;
+        let mut places: Vec<f32> = HARMLESS_DEPTHS
+            .iter()
+            .map(|depth| self.mean - depth * self.deviation)
+            .filter(|place| place.abs() < range)
+            .collect();
+        places.dedup();
+        places
+    }
+
+    /// Every harmless negative shares its level over this many thresholds, however many survive.
+    pub(crate) const fn most_thresholds() -> usize {
+        HARMLESS_DEPTHS.len()
+    }
+}
+
+/// What is known when the plan is made.
+pub(crate) struct Planner<'a> {
+    pub(crate) gallery: &'a Gallery,
+    pub(crate) pilot: &'a Samples,
+    pub(crate) sigma: Sigma,
+    pub(crate) range: f64,
+    /// Failure probability of one negative's test.
+    pub(crate) level: f64,
+    /// Certifying samples that are going to be drawn.
+    pub(crate) samples: u32,
+    pub(crate) form: Form,
+    pub(crate) top_k: usize,
+}
+
+/// A negative with its rank on the pilot.
+struct Ranked {
+    /// Expected radius in units of σ if the scores were Gaussian.
+    promise: f64,
+    harmless: Harmless,
+}
+
+impl Planner<'_> {
+    /// Splits the negatives into dangerous ones, most dangerous first, and harmless ones.
+    pub(crate) fn plan(&self, parties: &Parties) -> (Vec<Opponent>, Vec<Harmless>) {
+        let mean = self.pilot.mean();
+        let candidates = self.nearest_positives(parties, &mean);
+        let mut ranked = self.rank(parties, &mean, &candidates);
+        let dangerous = DANGEROUS.max(2 * self.top_k).min(ranked.len());
+        let order = |left: &Ranked, right: &Ranked| {
+            left.promise.total_cmp(&right.promise).then(left.harmless.negative.cmp(&right.harmless.negative))
+        };
+        if dangerous < ranked.len() {
+            ranked.select_nth_unstable_by(dangerous, order);
+        }
+        let mut rest = ranked.split_off(dangerous);
+        ranked.sort_unstable_by(order);
+        rest.sort_unstable_by_key(|other| other.harmless.negative);
+
+        let mut table = HashTables::new(self.samples, self.level);
+        let opponents = ranked
+            .iter()
+            .map(|one| self.oppose(one.harmless.negative, &mean, &candidates, &mut table))
+            .collect();
+        (opponents, rest.into_iter().map(|one| one.harmless).collect())
+    }
+
+    /// The positives nearest to the pilot's mean.
+    pub(crate) fn nearest_positives(&self, parties: &Parties, mean: &[f64]) -> Vec<usize> {
+        let mut positives: Vec<(f64, usize)> = parties
+            .positives
+            .iter()
+            .map(|&row| (squared_distance(mean, self.gallery.vector(row)), row))
+            .collect();
+        positives.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
+        positives.truncate(CANDIDATES);
+        positives.into_iter().map(|(_, row)| row).collect()
+    }
+
+    /// For every negative the best single positive, if scores were Gaussian: `ρ = σ (E S − s)/√Var S`.
+    fn rank(&self, parties: &Parties, mean: &[f64], candidates: &[usize]) -> Vec<Ranked> {
+        let dimension = self.pilot.dimension();
+        let centred = self.centred(mean);
+        let drawn = centred.len() / dimension;
+        // One product gives the pilot's projections and the inner products with the candidates.
+        let mut probes = centred;
+        for &row in candidates {
+            probes.extend_from_slice(self.gallery.vector(row));
+        }
+        let width = drawn + candidates.len();
+        let mut positive_probes = vec![0.0_f32; candidates.len() * width];
+        product(&probes[drawn * dimension..], &probes, dimension, &mut positive_probes);
+        let positive_distances: Vec<f64> =
+            candidates.iter().map(|&row| squared_distance(mean, self.gallery.vector(row))).collect();
+
+        let mut ranked = Vec::with_capacity(parties.negatives.len());
+        let mut rows = vec![0.0_f32; BLOCK * dimension];
+        let mut projected = vec![0.0_f32; BLOCK * width];
+        for block in parties.negatives.chunks(BLOCK) {
+            for (row, &negative) in rows.chunks_exact_mut(dimension).zip(block) {
+                row.copy_from_slice(self.gallery.vector(negative));
+            }
+            let projected = &mut projected[..block.len() * width];
+            product(&rows[..block.len() * dimension], &probes, dimension, projected);
+            for (probe, &negative) in projected.chunks_exact(width).zip(block) {
+                let distance = squared_distance(mean, self.gallery.vector(negative));
+                let norm = self.gallery.squared_norm(negative);
+                let best = candidates
+                    .iter()
+                    .zip(positive_probes.chunks_exact(width))
+                    .zip(&positive_distances)
+                    .enumerate()
+                    .map(|(place, ((&positive, positive_probe), &positive_distance))| {
+                        let squared: f32 = probe[..drawn]
+                            .iter()
+                            .zip(&positive_probe[..drawn])
+                            .map(|(left, right)| (left - right) * (left - right))
+                            .sum();
+                        let inner = f64::from(probe[drawn + place]);
+                        let gap = (norm + self.gallery.squared_norm(positive) - 2.0 * inner).max(0.0).sqrt();
+                        let advantage = (distance - positive_distance) / 2.0;
+                        let spread = (f64::from(squared) / drawn as f64).sqrt() + 1e-3 * gap * self.range;
+                        let midpoint = (self.gallery.squared_norm(positive) - norm) / 2.0;
+                        Ranked {
+                            promise: advantage / spread.max(f64::MIN_POSITIVE),
+                            harmless: Harmless {
+                                negative,
+                                positive,
+                                mean: ((advantage + midpoint) / gap.max(1e-12)) as f32,
+                                deviation: (spread / gap.max(1e-12)) as f32,
+                            },
+                        }
+                    })
+                    .reduce(|left, right| if right.promise > left.promise { right } else { left });
+                ranked.extend(best);
+            }
+        }
+        ranked
+    }
+
+    /// Rows of the pilot, evenly chosen, minus their mean.
+    fn centred(&self, mean: &[f64]) -> Vec<f32> {
+        let count = self.pilot.count() as usize;
+        let used = count.min(RANKING_SAMPLES);
+        (0..used)
+            .flat_map(|place| {
+                let row = self.pilot.row(place * count / used);
+                row.iter().zip(mean).map(|(&value, &mean)| (f64::from(value) - mean) as f32)
+            })
+            .collect()
+    }
+
+    /// Chooses positives and test for one dangerous negative.
+    fn oppose(
+        &self,
+        negative: usize,
+        mean: &[f64],
+        candidates: &[usize],
+        table: &mut HashTables,
+    ) -> Opponent {
+        let mut singles: Vec<(f64, usize)> =
+            candidates.iter().map(|&row| (self.promise(row, negative, mean), row)).collect();
+        singles.sort_by(|left, right| right.0.total_cmp(&left.0));
+        singles.truncate(SINGLES);
+        let mut choices: Vec<Vec<Share>> = singles.iter().map(|&(_, row)| vec![(row, WEIGHT_UNIT)]).collect();
+        choices.extend(self.mixture(negative, mean, candidates));
+
+        let mut best: Option<(f64, Opponent)> = None;
+        for positives in choices {
+            let (promise, test) = self.examine(&positives, negative, table);
+            if best.as_ref().is_none_or(|(other, _)| promise > *other) {
+                best = Some((promise, Opponent { negative, positives, test }));
+            }
+        }
+        best.map_or(Opponent { negative, positives: Vec::new(), test: Test::Never }, |(_, opponent)| opponent)
+    }
+
+    /// Gaussian guess of the radius for one positive against one negative, in units of σ.
+    fn promise(&self, positive: usize, negative: usize, mean: &[f64]) -> f64 {
+        let shares = [(positive, WEIGHT_UNIT)];
+        match self.separate(&shares, negative) {
+            Separation::Always => f64::INFINITY,
+            Separation::Never => f64::NEG_INFINITY,
+            Separation::Open(half_space) => {
+                let centre: f64 =
+                    mean.iter().zip(&half_space.direction).map(|(left, right)| left * right).sum();
+                let scores = scores(self.pilot, self.range, &half_space.direction);
+                let variance: f64 =
+                    scores.iter().map(|&score| (f64::from(score) - centre).powi(2)).sum::<f64>()
+                        / scores.len() as f64;
+                (centre - half_space.offset) / (variance.sqrt() + 1e-3 * self.range)
+            }
+        }
+    }
+
+    pub(crate) fn separate(&self, positives: &[Share], negative: usize) -> Separation {
+        let vectors: Vec<(&[f32], u32)> =
+            positives.iter().map(|&(row, share)| (self.gallery.vector(row), share)).collect();
+        separate(&vectors, self.gallery.vector(negative), self.range)
+    }
+
+    /// The mixture of positives with the largest ratio of mean to deviation against one negative.
+    ///
+    /// With `T_a = ⟨h, v_a − v_b⟩`, maximises `Σ λ_a n_a / sqrt(λᵀ G λ)` over `λ ≥ 0`, where `n_a` is the mean of
+    /// `T_a` above its threshold and `G` its covariance: `min λᵀGλ/2 − nᵀλ` by coordinate descent, then scaled.
+    fn mixture(&self, negative: usize, mean: &[f64], candidates: &[usize]) -> Option<Vec<Share>> {
+        if candidates.len() < 2 {
+            return None;
+        }
+        let dimension = self.pilot.dimension();
+        let centred = self.centred(mean);
+        let drawn = centred.len() / dimension;
+        let differences: Vec<f32> = candidates
+            .iter()
+            .flat_map(|&row| {
+                let pair = self.gallery.vector(row).iter().zip(self.gallery.vector(negative));
+                pair.map(|(left, right)| left - right)
+            })
+            .collect();
+        let count = candidates.len();
+        let mut projected = vec![0.0_f32; count * drawn];
+        product(&differences, &centred, dimension, &mut projected);
+        let distance = squared_distance(mean, self.gallery.vector(negative));
+        let advantages: Vec<f64> = candidates
+            .iter()
+            .map(|&row| (distance - squared_distance(mean, self.gallery.vector(row))) / 2.0)
+            .collect();
+        let gram = |left: usize, right: usize| -> f64 {
+            let inner = |values: &[f32], width: usize| -> f64 {
+                values[left * width..][..width]
+                    .iter()
+                    .zip(&values[right * width..][..width])
+                    .map(|(&first, &second)| f64::from(first) * f64::from(second))
+                    .sum()
+            };
+            // A little of the identity keeps directions without spread from being trusted for ever.
+            inner(&projected, drawn) / drawn as f64
+                + 1e-4 * self.range.powi(2) * inner(&differences, dimension)
+        };
+        let matrix: Vec<f64> = (0..count * count).map(|place| gram(place / count, place % count)).collect();
+        let mut weights = vec![0.0_f64; count];
+        for _ in 0..60 {
+            for place in 0..count {
+                let row = &matrix[place * count..][..count];
+                let others: f64 = row.iter().zip(&weights).map(|(entry, weight)| entry * weight).sum::<f64>()
+                    - row[place] * weights[place];
+                weights[place] = ((advantages[place] - others) / row[place].max(f64::MIN_POSITIVE)).max(0.0);
+            }
+        }
+        let total: f64 = weights.iter().sum();
+        if !(total.is_finite() && total > 0.0) {
+            return None;
+        }
+        let mut shares: Vec<Share> = candidates
+            .iter()
+            .zip(&weights)
+            .map(|(&row, weight)| (row, (weight / total * f64::from(WEIGHT_UNIT)).floor() as u32))
+            .collect();
+        shares.retain(|&(_, share)| share > WEIGHT_UNIT / 100);
+        if shares.len() < 2 {
+            return None;
+        }
+        // What flooring and dropping left over goes to the heaviest, so that the weights sum to one exactly.
+        let given: u32 = shares.iter().map(|&(_, share)| share).sum();
+        if let Some(heaviest) = shares.iter_mut().max_by_key(|share| share.1) {
+            heaviest.1 += WEIGHT_UNIT - given;
+        }
+        Some(shares)
+    }
+
+    /// The better form of the test for one choice of positives, with the radius that the pilot expects from it.
+    fn examine(&self, positives: &[Share], negative: usize, table: &mut HashTables) -> (f64, Test) {
+        match self.separate(positives, negative) {
+            Separation::Always => (f64::INFINITY, Test::Always),
+            Separation::Never => (f64::NEG_INFINITY, Test::Never),
+            Separation::Open(half_space) => self.test(half_space, table),
+        }
+    }
+
+    /// Chooses between the two finite-sample forms for a half-space.
+    pub(crate) fn test(&self, half_space: HalfSpace, table: &mut HashTables) -> (f64, Test) {
+        let law = Law::new(
+            scores(self.pilot, self.range, &half_space.direction),
+            self.range,
+            self.pilot.dimension(),
+        );
+        let thresholds = law.thresholds(self.samples);
+        // Expected distance to certification orders the hopeless cases too.
+        let hopeless = (law.mean() - half_space.offset).min(0.0) - self.range;
+
+        let betting = (self.form != Form::Thresholds)
+            .then(|| {
+                let floor = (-self.level.ln() / f64::from(self.samples)).min(0.5);
+                let cells =
+                    Cells::new(&thresholds, self.range, floor, 2.0 * law.nudge(), |place| law.above(place));
+                Ladder::new(cells, &law.points(), self.samples, self.level, half_space.offset, self.sigma)
+            })
+            .flatten();
+        let counting = (self.form != Form::Betting || betting.is_none()).then(|| {
+            let trials = f64::from(self.samples);
+            let levels = thresholds.len().max(1);
+            let scores = thresholds.iter().map(|&place| {
+                let expected = (trials * law.above(f64::from(place)).get()).floor() as u32;
+                table.score(levels, expected)
+            });
+            StepBound::new(&thresholds, scores, self.range, self.sigma).radius(half_space.offset)
+        });
+        let counting = counting.flatten();
+        match betting {
+            Some((ladder, radius)) if counting.is_none_or(|other| radius > other) => {
+                (radius, Test::Betting { half_space, ladder })
+            }
+            Some(_) | None => (counting.unwrap_or(hopeless), Test::Thresholds { half_space, thresholds }),
+        }
+    }
+}
+
+/// Score tables by the number of thresholds that share the level.
+pub(crate) struct HashTables {
+    samples: u32,
+    level: f64,
+    tables: Vec<Option<ScoreTable>>,
+}
+
+impl HashTables {
+    pub(crate) fn new(samples: u32, level: f64) -> Self {
+        Self { samples, level, tables: Vec::new() }
+    }
+
+    /// Normal score of the lower bound when `sharing` thresholds share the level.
+    pub(crate) fn score(&mut self, sharing: usize, successes: u32) -> f64 {
+        if self.tables.len() <= sharing {
+            self.tables.resize_with(sharing + 1, || None);
+        }
+        let (samples, level) = (self.samples, self.level / sharing as f64);
+        self.tables[sharing].get_or_insert_with(|| ScoreTable::new(samples, level)).score(successes)
+    }
+}

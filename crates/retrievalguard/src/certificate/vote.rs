@@ -1,0 +1,174 @@
+//! `vote`: retrieve with every noisy embedding and let the labels vote (theory, section 3).
+//!
+//! This certifies another smoothed system than the mean does: the *voting* retriever, whose answer is the nearest item
+//! of the winning label. It stands under its own name, beside the others.
+
+use std::collections::HashMap;
+
+use super::{
+    CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
+};
+use crate::binomial;
+use crate::gallery::{Label, Positives, Question};
+use crate::normal;
+use crate::{Samples, Sigma};
+
+/// How the noisy copies of one query voted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ballot {
+    /// Votes for the answer in question; a tie with a wrong item is a vote against it.
+    pub right: u32,
+    /// Votes for the wrong answer that got most of them.
+    pub rival: u32,
+    /// Number of votes.
+    pub total: u32,
+}
+
+/// Which of the two bounds serves; decided on the pilot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// More than half of the votes: `r = σ Φ⁻¹(p_low)`.
+    Majority,
+    /// More votes than any rival: `r = σ/2 [Φ⁻¹(p_low) − Φ⁻¹(q_up)]`.
+    RunnerUp,
+}
+
+impl Certifier<'_> {
+    /// Counts the votes of a set of samples for the answer in question.
+    pub fn ballot(&self, samples: &Samples, question: &Question) -> Result<Ballot, CertificateError> {
+        self.check_dimension(samples)?;
+        let sides = self.gallery.nearest_sides(samples.values(), |_| question)?;
+        let mut right = 0;
+        let mut rivals: HashMap<Rival, u32> = HashMap::new();
+        for sides in &sides {
+            match (sides.positive, sides.negative) {
+                (Some(positive), Some(negative)) if positive.squared_distance < negative.squared_distance => {
+                    right += 1;
+                }
+                (Some(_), None) => right += 1,
+                (_, Some(negative)) => {
+                    let rival = match question.positives {
+                        Positives::Label(_) | Positives::Absent => {
+                            Rival::Label(self.gallery.label(negative.row))
+                        }
+                        Positives::Item(_) => Rival::Item(negative.row),
+                    };
+                    *rivals.entry(rival).or_insert(0) += 1;
+                }
+                (None, None) => {}
+            }
+        }
+        let rival = rivals.values().copied().max().unwrap_or(0);
+        Ok(Ballot { right, rival, total: samples.count() })
+    }
+
+    /// The label that wins the vote of a pilot, ties broken by the smaller label; what deployment then certifies.
+    pub fn elect(&self, samples: &Samples, excluded: &[usize]) -> Result<Option<Label>, CertificateError> {
+        self.check_dimension(samples)?;
+        let mut votes: HashMap<Label, u32> = HashMap::new();
+        for nearest in self.gallery.nearest(samples.values(), 1, |_| excluded)? {
+            if let Some(neighbour) = nearest.first() {
+                *votes.entry(self.gallery.label(neighbour.row)).or_insert(0) += 1;
+            }
+        }
+        let best = votes.into_iter().max_by(|left, right| left.1.cmp(&right.1).then(right.0.cmp(&left.0)));
+        Ok(best.map(|(label, _)| label))
+    }
+
+    pub(super) fn vote(
+        &self,
+        query: &SampledQuery,
+        question: &Question,
+    ) -> Result<Outcome, CertificateError> {
+        self.pose(query, question)?;
+        let pilot = self.ballot(&query.pilot, question)?;
+        let ballot = self.ballot(&query.certifying, question)?;
+        let alpha = self.alpha.get();
+        let expected = scale(&pilot, ballot.total);
+        let by = |rule, ballot: &Ballot| vote_radius(rule, ballot, alpha, self.sigma);
+        let rule = if by(Rule::RunnerUp, &expected).0 > by(Rule::Majority, &expected).0 {
+            Rule::RunnerUp
+        } else {
+            Rule::Majority
+        };
+        let (radius, right_lower, rival_upper) = by(rule, &ballot);
+        let mut explain = Explanation::default();
+        explain
+            .add("votes", ballot.total, "theory 3")
+            .add("votes for the answer", ballot.right, "theory 3")
+            .add("votes for the strongest rival", ballot.rival, "theory 3")
+            .add(
+                "rule",
+                if rule == Rule::Majority { "majority" } else { "runner-up" },
+                "theory 3, chosen on the pilot",
+            )
+            .add("lower bound of the answer", right_lower, "theory 3")
+            .add("upper bound of the rival", rival_upper, "theory 3")
+            .add("radius", radius, "theory 3");
+        let verdict = Verdict::from_radius(
+            ballot.right > ballot.rival,
+            radius.is_finite().then_some(Radius::Finite(radius)),
+        );
+        Ok(Outcome { name: CertificateName::Vote, verdict, samples: ballot.total, explain })
+    }
+}
+
+/// Who stands against the answer: a label, or single items when one item was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Rival {
+    Label(Label),
+    Item(usize),
+}
+
+/// The pilot's votes as they would look among `total`.
+fn scale(pilot: &Ballot, total: u32) -> Ballot {
+    let share = |votes: u32| (f64::from(votes) / f64::from(pilot.total) * f64::from(total)).round() as u32;
+    Ballot { right: share(pilot.right).min(total), rival: share(pilot.rival).min(total), total }
+}
+
+/// Radius, lower bound of the answer's probability and upper bound of the rival's.
+///
+/// A negative or infinite radius certifies nothing. No union over rivals: an error matters only for the truly strongest.
+fn vote_radius(rule: Rule, ballot: &Ballot, alpha: f64, sigma: Sigma) -> (f64, f64, f64) {
+    let level = match rule {
+        Rule::Majority => alpha,
+        Rule::RunnerUp => alpha / 2.0,
+    };
+    let right = binomial::lower_bound(ballot.right, ballot.total, level);
+    let rival = binomial::upper_bound(ballot.rival, ballot.total, level);
+    let (Ok(right), Ok(rival)) = (right, rival) else { return (f64::NEG_INFINITY, 0.0, 1.0) };
+    let score = match rule {
+        Rule::Majority => normal::quantile(right),
+        Rule::RunnerUp => (normal::quantile(right) - normal::quantile(rival)) / 2.0,
+    };
+    (sigma.certified() * score * (1.0 - 1e-12), right.get(), rival.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_rules_follow_their_formulas() {
+        let sigma = Sigma::new(0.5).unwrap();
+        let ballot = Ballot { right: 60, rival: 10, total: 100 };
+        let (majority, right, _) = vote_radius(Rule::Majority, &ballot, 0.05, sigma);
+        assert_eq!(right, binomial::lower_bound(60, 100, 0.05).unwrap().get());
+        let expected = 0.5 * normal::quantile(binomial::lower_bound(60, 100, 0.05).unwrap());
+        assert!((majority - expected).abs() < 1e-9);
+        let (runner_up, _, rival) = vote_radius(Rule::RunnerUp, &ballot, 0.05, sigma);
+        assert_eq!(rival, binomial::upper_bound(10, 100, 0.025).unwrap().get());
+        assert!(runner_up > majority, "a weak rival makes the runner-up form larger");
+    }
+
+    #[test]
+    fn a_minority_or_an_empty_vote_certifies_nothing() {
+        let sigma = Sigma::new(0.5).unwrap();
+        for (right, rival) in [(0, 100), (0, 0), (40, 60), (50, 50)] {
+            let ballot = Ballot { right, rival, total: 100 };
+            for rule in [Rule::Majority, Rule::RunnerUp] {
+                assert!(vote_radius(rule, &ballot, 0.05, sigma).0 <= 0.0, "{right} {rival} {rule:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! Monte-Carlo smoothing: from a picture and an encoder `h` to samples of `h(x + z)` and their mean `ĝ(x)`.
+//!
+//! Sampling is the expensive part of the method and only returns what it drew; nothing here decides anything.
+//! Sample `i` of a stage depends on (seed, picture, stage, `i`) alone, and sums run in a fixed order, so the same
+//! bits come out for any number of threads and any batch size.
+//!
+//! ```
+//! # use retrievalguard::{Embedder, EmbedderFailure, NormBound};
+//! # struct Sign;
+//! # impl Embedder for Sign {
+//! #     fn input_shape(&self) -> &[usize] { &[1] }
+//! #     fn dimension(&self) -> usize { 1 }
+//! #     fn norm_bound(&self) -> NormBound { NormBound::UNIT }
+//! #     fn embed(&self, pictures: &[f32], out: &mut [f32]) -> Result<(), EmbedderFailure> {
+//! #         for (pixel, value) in pictures.iter().zip(out) { *value = pixel.signum(); }
+//! #         Ok(())
+//! #     }
+//! # }
+//! use retrievalguard::noise::Stage;
+//! use retrievalguard::{Picture, Seed, Sigma, Smoother};
+//!
+//! let smoother = Smoother::new(&Sign, Sigma::new(0.5)?, Seed::new(7));
+//! let picture = Picture { identity: "one", pixels: &[0.5] };
+//! let smoothed = smoother.mean(&picture, Stage::Certify, 0..20_000)?;
+//! // E sign(x + z) = 2Φ(x/σ) − 1 = 0.6827 at x = σ.
+//! assert!((smoothed.mean[0] - 0.6827).abs() < 0.02);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::thread;
+
+use crate::noise::{ImageIdentity, NoiseStream, Stage};
+use crate::samples::{RUN, RowFault, add_into, admit, run_sum};
+use crate::{Embedder, EmbedderFailure, Excess, Samples, Seed, Sigma};
+
+/// One picture: who it is, and its pixels in `[0, 1]` in the encoder's layout.
+#[derive(Clone, Copy, Debug)]
+pub struct Picture<'a> {
+    /// Name that is unique in the data set; the noise depends on it.
+    pub identity: &'a str,
+    /// Pixels, in the order of the encoder's input shape.
+    pub pixels: &'a [f32],
+}
+
+/// Why a picture could not be smoothed; every variant names the picture.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SmoothingError {
+    /// The picture does not fit the encoder.
+    #[error("picture `{picture}` has {found} values, the encoder wants {wanted} (shape {shape:?})")]
+    Shape {
+        /// Identity of the picture.
+        picture: String,
+        /// How many values it has.
+        found: usize,
+        /// How many the encoder takes.
+        wanted: usize,
+        /// The encoder's input shape.
+        shape: Vec<usize>,
+    },
+    /// A pixel is NaN or infinite.
+    #[error("picture `{picture}` has {value} at pixel {pixel}, wanted a finite number")]
+    Pixel {
+        /// Identity of the picture.
+        picture: String,
+        /// Index of the pixel.
+        pixel: usize,
+        /// What was found there.
+        value: f32,
+    },
+    /// No sample was asked for.
+    #[error("picture `{picture}` was to be smoothed with the empty sample range {start}..{end}")]
+    NoSamples {
+        /// Identity of the picture.
+        picture: String,
+        /// First sample asked for.
+        start: u32,
+        /// End of the range.
+        end: u32,
+    },
+    /// The engine failed.
+    #[error("the encoder failed on picture `{picture}`, samples {start}..{end}")]
+    Embedder {
+        /// Identity of the picture.
+        picture: String,
+        /// First sample of the batch.
+        start: u32,
+        /// End of the batch.
+        end: u32,
+        /// What the engine said.
+        source: EmbedderFailure,
+    },
+    /// An embedding has a NaN or infinite component.
+    #[error(
+        "the encoder gave {value} in component {component} for sample {sample} of picture `{picture}`, wanted a finite number"
+    )]
+    NotFinite {
+        /// Identity of the picture.
+        picture: String,
+        /// Index of the sample.
+        sample: u32,
+        /// Component of the embedding.
+        component: usize,
+        /// What was found there.
+        value: f32,
+    },
+    /// An embedding is longer than the encoder promised.
+    #[error(
+        "the encoder gave an embedding of norm {norm} for sample {sample} of picture `{picture}`, wanted at most {bound}"
+    )]
+    NormExceeded {
+        /// Identity of the picture.
+        picture: String,
+        /// Index of the sample.
+        sample: u32,
+        /// Norm of the embedding.
+        norm: f64,
+        /// The promised bound `F`.
+        bound: f64,
+    },
+}
+
+/// The estimate `ĝ(x)` of a smoothed embedding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SmoothedEmbedding {
+    /// Number of samples `n` behind the estimate.
+    pub count: u32,
+    /// Mean of the samples.
+    pub mean: Vec<f64>,
+}
+
+/// Draws noisy copies of pictures and embeds them.
+#[derive(Clone, Copy)]
+pub struct Smoother<'a> {
+    embedder: &'a dyn Embedder,
+    sigma: Sigma,
+    seed: Seed,
+    excess: Excess,
+    threads: NonZeroUsize,
+    batch: NonZeroUsize,
+}
+
+impl<'a> Smoother<'a> {
+    /// One thread, batches of 64, embeddings above the norm bound refused.
+    pub fn new(embedder: &'a dyn Embedder, sigma: Sigma, seed: Seed) -> Self {
+        let batch = const { NonZeroUsize::new(64).expect("64 is not zero") };
+        Self { embedder, sigma, seed, excess: Excess::Refuse, threads: NonZeroUsize::MIN, batch }
+    }
+
+    /// Sets how many threads call the encoder; the result does not depend on it.
+    #[must_use]
+    pub fn threads(self, threads: NonZeroUsize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// Sets how many pictures the encoder is given at once; the result does not depend on it.
+    #[must_use]
+    pub fn batch(self, batch: NonZeroUsize) -> Self {
+        Self { batch, ..self }
+    }
+
+    /// Sets what happens to embeddings above the norm bound.
+    #[must_use]
+    pub fn excess(self, excess: Excess) -> Self {
+        Self { excess, ..self }
+    }
+
+    /// Noise level `σ`.
+    pub fn sigma(&self) -> Sigma {
+        self.sigma
+    }
+
+    /// The raw embeddings `h(x + z_i)` for a range of sample indices.
+    ///
+    /// Keep them: new galleries, labels, alphas and certificates need no further encoder call.
+    pub fn samples(
+        &self,
+        picture: &Picture<'_>,
+        stage: Stage,
+        range: Range<u32>,
+    ) -> Result<Samples, SmoothingError> {
+        self.check(picture, &range)?;
+        let dimension = self.embedder.dimension();
+        let mut values = vec![0.0_f32; range.len() * dimension];
+        let jobs = Mutex::new(run_starts(&range).zip(values.chunks_mut(RUN * dimension)));
+        self.work(|| {
+            let mut worker = Worker::new(self, picture, stage);
+            loop {
+                let next = jobs.lock().expect("no holder of this lock can panic").next();
+                let Some((start, rows)) = next else { return Ok(()) };
+                // After a failure the queue is emptied, so that no other thread starts a new run.
+                worker.fill(start, rows).inspect_err(|_| drain(&jobs))?;
+            }
+        })?;
+        drop(jobs);
+        Ok(Samples::from_admitted(values, dimension, self.embedder.norm_bound()))
+    }
+
+    /// The mean of `h(x + z_i)` over a range of sample indices, in memory that does not grow with the range.
+    ///
+    /// Gives the same bits as [`Samples::mean`] of [`samples`](Self::samples).
+    pub fn mean(
+        &self,
+        picture: &Picture<'_>,
+        stage: Stage,
+        range: Range<u32>,
+    ) -> Result<SmoothedEmbedding, SmoothingError> {
+        self.check(picture, &range)?;
+        let dimension = self.embedder.dimension();
+        let jobs = Mutex::new(run_starts(&range).enumerate());
+        let sums = Mutex::new(OrderedSums::new(dimension));
+        self.work(|| {
+            let mut worker = Worker::new(self, picture, stage);
+            let mut rows = vec![0.0_f32; RUN * dimension];
+            loop {
+                let next = jobs.lock().expect("no holder of this lock can panic").next();
+                let Some((run, start)) = next else { return Ok(()) };
+                let count = RUN.min((range.end - start) as usize);
+                worker.fill(start, &mut rows[..count * dimension]).inspect_err(|_| drain(&jobs))?;
+                let sum = run_sum(&rows[..count * dimension], dimension);
+                sums.lock().expect("no holder of this lock can panic").add(run, sum);
+            }
+        })?;
+        let count = u32::try_from(range.len()).expect("a range of u32 has at most that many members");
+        let mut mean = sums.into_inner().expect("no holder of this lock can panic").total;
+        mean.iter_mut().for_each(|value| *value /= f64::from(count));
+        Ok(SmoothedEmbedding { count, mean })
+    }
+
+    fn check(&self, picture: &Picture<'_>, range: &Range<u32>) -> Result<(), SmoothingError> {
+        let wanted = self.embedder.input_len();
+        if picture.pixels.len() != wanted {
+            return Err(SmoothingError::Shape {
+                picture: picture.identity.to_owned(),
+                found: picture.pixels.len(),
+                wanted,
+                shape: self.embedder.input_shape().to_vec(),
+            });
+        }
+        if let Some(pixel) = picture.pixels.iter().position(|value| !value.is_finite()) {
+            let value = picture.pixels[pixel];
+            return Err(SmoothingError::Pixel { picture: picture.identity.to_owned(), pixel, value });
+        }
+        if range.is_empty() {
+            let picture = picture.identity.to_owned();
+            return Err(SmoothingError::NoSamples { picture, start: range.start, end: range.end });
+        }
+        Ok(())
+    }
+
+    /// Runs `job` on every thread and returns the first error in the order of threads.
+    fn work<J>(&self, job: J) -> Result<(), SmoothingError>
+    where
+        J: Fn() -> Result<(), SmoothingError> + Sync,
+    {
+        if self.threads.get() == 1 {
+            return job();
+        }
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.threads.get()).map(|_| scope.spawn(&job)).collect();
+            workers
+                .into_iter()
+                .try_for_each(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
+    }
+}
+
+/// Takes all work that is left.
+fn drain<I: Iterator>(jobs: &Mutex<I>) {
+    jobs.lock().expect("no holder of this lock can panic").by_ref().for_each(drop);
+}
+
+/// First sample index of each run.
+fn run_starts(range: &Range<u32>) -> impl Iterator<Item = u32> + use<> {
+    range.clone().step_by(RUN)
+}
+
+/// Adds the sums of runs in the order of the runs, whatever the order in which they arrive.
+struct OrderedSums {
+    total: Vec<f64>,
+    next: usize,
+    waiting: std::collections::BTreeMap<usize, Vec<f64>>,
+}
+
+impl OrderedSums {
+    fn new(dimension: usize) -> Self {
+        Self { total: vec![0.0; dimension], next: 0, waiting: std::collections::BTreeMap::new() }
+    }
+
+    fn add(&mut self, run: usize, sum: Vec<f64>) {
+        self.waiting.insert(run, sum);
+        while let Some(sum) = self.waiting.remove(&self.next) {
+            add_into(&mut self.total, &sum);
+            self.next += 1;
+        }
+    }
+}
+
+/// One thread's buffers.
+struct Worker<'s, 'a> {
+    smoother: &'s Smoother<'a>,
+    picture: &'s Picture<'s>,
+    stream: NoiseStream,
+    noisy: Vec<f32>,
+}
+
+impl<'s, 'a> Worker<'s, 'a> {
+    fn new(smoother: &'s Smoother<'a>, picture: &'s Picture<'s>, stage: Stage) -> Self {
+        let stream = NoiseStream::new(smoother.seed, &ImageIdentity::new(picture.identity), stage);
+        let noisy = vec![0.0; smoother.batch.get().min(RUN) * picture.pixels.len()];
+        Self { smoother, picture, stream, noisy }
+    }
+
+    /// Embeds as many noisy copies as `rows` has room for, beginning with sample `start`.
+    fn fill(&mut self, start: u32, rows: &mut [f32]) -> Result<(), SmoothingError> {
+        let embedder = self.smoother.embedder;
+        let (dimension, pixels) = (embedder.dimension(), self.picture.pixels.len());
+        let mut first = start;
+        for rows in rows.chunks_mut(self.smoother.batch.get() * dimension) {
+            let count = rows.len() / dimension;
+            let last = first + count as u32;
+            for (sample, noisy) in (first..last).zip(self.noisy.chunks_exact_mut(pixels)) {
+                self.stream.add(sample, self.smoother.sigma, self.picture.pixels, noisy);
+            }
+            embedder.embed(&self.noisy[..count * pixels], rows).map_err(|source| {
+                SmoothingError::Embedder {
+                    picture: self.picture.identity.to_owned(),
+                    start: first,
+                    end: last,
+                    source,
+                }
+            })?;
+            let bound = embedder.norm_bound();
+            for (sample, row) in (first..last).zip(rows.chunks_exact_mut(dimension)) {
+                admit(row, bound, self.smoother.excess).map_err(|fault| self.name(fault, sample))?;
+            }
+            first = last;
+        }
+        Ok(())
+    }
+
+    fn name(&self, fault: RowFault, sample: u32) -> SmoothingError {
+        let picture = self.picture.identity.to_owned();
+        match fault {
+            RowFault::NotFinite { component, value } => {
+                SmoothingError::NotFinite { picture, sample, component, value }
+            }
+            RowFault::NormExceeded { norm } => {
+                let bound = self.smoother.embedder.norm_bound().get();
+                SmoothingError::NormExceeded { picture, sample, norm, bound }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NormBound;
+
+    /// Three components that depend on every pixel, normalised.
+    struct Wave {
+        shape: [usize; 2],
+    }
+
+    impl Embedder for Wave {
+        fn input_shape(&self) -> &[usize] {
+            &self.shape
+        }
+
+        fn dimension(&self) -> usize {
+            3
+        }
+
+        fn norm_bound(&self) -> NormBound {
+            NormBound::UNIT
+        }
+
+        fn embed(&self, pictures: &[f32], embeddings: &mut [f32]) -> Result<(), EmbedderFailure> {
+            let rows = pictures.chunks_exact(self.input_len()).zip(embeddings.chunks_exact_mut(3));
+            for (picture, embedding) in rows {
+                let sum: f32 = picture.iter().sum();
+                embedding.copy_from_slice(&[sum.sin(), sum.cos(), picture[0]]);
+                let norm = embedding.iter().map(|value| value * value).sum::<f32>().sqrt();
+                embedding.iter_mut().for_each(|value| *value /= norm);
+            }
+            Ok(())
+        }
+    }
+
+    /// Misbehaves on demand.
+    struct Broken {
+        output: [f32; 2],
+        fails: bool,
+    }
+
+    impl Embedder for Broken {
+        fn input_shape(&self) -> &[usize] {
+            &[1]
+        }
+
+        fn dimension(&self) -> usize {
+            2
+        }
+
+        fn norm_bound(&self) -> NormBound {
+            NormBound::UNIT
+        }
+
+        fn embed(&self, _: &[f32], embeddings: &mut [f32]) -> Result<(), EmbedderFailure> {
+            embeddings.chunks_exact_mut(2).for_each(|row| row.copy_from_slice(&self.output));
+            if self.fails { Err("out of memory".into()) } else { Ok(()) }
+        }
+    }
+
+    fn count(value: usize) -> NonZeroUsize {
+        NonZeroUsize::new(value).unwrap()
+    }
+
+    #[test]
+    fn threads_batches_and_ranges_do_not_change_a_bit() {
+        let wave = Wave { shape: [5, 7] };
+        let pixels = vec![0.4; 35];
+        let picture = Picture { identity: "wave", pixels: &pixels };
+        let plain = Smoother::new(&wave, Sigma::new(0.3).unwrap(), Seed::new(3));
+        let samples = plain.samples(&picture, Stage::Certify, 0..1_001).unwrap();
+        let mean = plain.mean(&picture, Stage::Certify, 0..1_001).unwrap();
+        assert_eq!(mean, SmoothedEmbedding { count: 1_001, mean: samples.mean() });
+        for threads in [1, 2, 5] {
+            for batch in [1, 7, 256, 1_000] {
+                let other = plain.threads(count(threads)).batch(count(batch));
+                let found = other.samples(&picture, Stage::Certify, 0..1_001).unwrap();
+                assert_eq!(found, samples, "{threads} threads, batch {batch}");
+                let found = other.mean(&picture, Stage::Certify, 0..1_001).unwrap();
+                assert_eq!(found, mean, "{threads} threads, batch {batch}");
+            }
+        }
+        let mut joined = plain.samples(&picture, Stage::Certify, 0..300).unwrap();
+        joined.append(&plain.samples(&picture, Stage::Certify, 300..1_001).unwrap()).unwrap();
+        assert_eq!(joined, samples);
+        assert_ne!(plain.samples(&picture, Stage::Pilot, 0..1_001).unwrap(), samples);
+    }
+
+    #[test]
+    fn a_broken_encoder_is_an_error_that_names_the_picture() {
+        let sigma = Sigma::new(0.3).unwrap();
+        let picture = Picture { identity: "cat.png", pixels: &[0.5] };
+        let ask = |broken: &Broken, excess| {
+            let smoother = Smoother::new(broken, sigma, Seed::new(1)).excess(excess).threads(count(2));
+            smoother.samples(&picture, Stage::Pilot, 0..700).map(|samples| samples.row(0).to_vec())
+        };
+        let nan = Broken { output: [0.0, f32::NAN], fails: false };
+        let error = ask(&nan, Excess::Project).unwrap_err();
+        assert!(
+            matches!(&error, SmoothingError::NotFinite { picture, component: 1, .. } if picture == "cat.png")
+        );
+        let long = Broken { output: [3.0, 4.0], fails: false };
+        let error = ask(&long, Excess::Refuse).unwrap_err();
+        assert!(
+            matches!(&error, SmoothingError::NormExceeded { norm, bound, .. } if *norm == 5.0 && *bound == 1.0)
+        );
+        let row = ask(&long, Excess::Project).unwrap();
+        assert!((row[0] - 0.6).abs() < 1e-6 && (row[1] - 0.8).abs() < 1e-6, "{row:?}");
+        let failing = Broken { output: [0.0, 0.0], fails: true };
+        let error = ask(&failing, Excess::Refuse).unwrap_err();
+        assert!(error.to_string().contains("cat.png"), "{error}");
+    }
+
+    #[test]
+    fn pictures_that_do_not_fit_are_refused_before_the_encoder_runs() {
+        let wave = Wave { shape: [2, 1] };
+        let smoother = Smoother::new(&wave, Sigma::new(0.3).unwrap(), Seed::new(1));
+        let ask = |pixels: &[f32], range| {
+            smoother.mean(&Picture { identity: "a", pixels }, Stage::Pilot, range).unwrap_err()
+        };
+        assert!(matches!(ask(&[0.0], 0..1), SmoothingError::Shape { found: 1, wanted: 2, .. }));
+        assert!(matches!(ask(&[0.0, f32::NAN], 0..1), SmoothingError::Pixel { pixel: 1, .. }));
+        assert!(matches!(ask(&[0.0, 0.0], 4..4), SmoothingError::NoSamples { start: 4, end: 4, .. }));
+    }
+}
