@@ -1,0 +1,1 @@
+//! From files to embeddings: pictures, data sets, the model contract and the engines that run encoders.
