@@ -23,7 +23,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adaptive;
 mod betting;
+#[cfg(test)]
+mod coverage;
 mod explain;
 mod half_space;
 mod half_space_mean;
@@ -41,6 +44,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub use adaptive::{AdaptiveOptions, AdaptiveOutcome, AdaptiveTest, Decision, Rule};
 pub use explain::{Explanation, Step, StepValue};
 pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome, HalfSpacePlan, Similarity};
 pub use half_space_mean::half_space_mean_radius;
@@ -53,7 +57,7 @@ pub use radius::{Radius, round_down};
 pub use vote::Ballot;
 
 use crate::gallery::{Gallery, Neighbour, Question, SearchError, Side};
-use crate::{Alpha, SampleCount, Samples, Sigma};
+use crate::{Alpha, ParameterError, SampleCount, SampleError, Samples, Sigma};
 
 /// Relative amount by which `f64` rounding may take an embedding beyond the `F`-ball.
 ///
@@ -211,6 +215,20 @@ pub enum CertificateError {
     /// A similarity threshold must be a number.
     #[error("the similarity threshold is {0}, wanted a finite number")]
     SimilarityThreshold(f64),
+    /// Adaptive sampling asks for its samples in order.
+    #[error("{found} samples were shown to an adaptive test that wanted {wanted}")]
+    UnwantedSamples {
+        /// How many samples were shown.
+        found: usize,
+        /// How many were wanted.
+        wanted: usize,
+    },
+    /// Samples of one query do not belong together.
+    #[error(transparent)]
+    Samples(#[from] SampleError),
+    /// A look's share of the failure probability vanished.
+    #[error(transparent)]
+    Parameter(#[from] ParameterError),
     /// The gallery could not be searched.
     #[error(transparent)]
     Search(#[from] SearchError),

@@ -5,10 +5,12 @@
 pub mod binomial;
 pub mod certificate;
 mod embedding;
+pub mod evaluation;
 pub mod gallery;
 pub mod noise;
 pub mod normal;
 mod parameters;
+pub mod planner;
 mod product;
 mod samples;
 mod smoothing;

@@ -67,6 +67,11 @@ impl Wealth {
         largest + sum.ln() - ROUNDING
     }
 
+    /// Logarithm of what the best single bet has made of a stake of one.
+    pub(crate) fn best(&self) -> f64 {
+        self.logs.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+    }
+
     /// Logarithm of the highest wealth seen at any settlement.
     pub(crate) fn highest(&self) -> f64 {
         self.highest

@@ -290,7 +290,17 @@ impl HalfSpacePlan<'_> {
         found
     }
 
-    fn separate(&self, harmless: &Harmless) -> Separation {
+    /// The pilot on which everything was decided.
+    pub(crate) fn pilot(&self) -> &Samples {
+        &self.pilot
+    }
+
+    /// Whether the stored vector nearest to `mean` is a right answer.
+    pub(crate) fn retrieves(&self, mean: &[f64]) -> bool {
+        self.parties.wrong_before_right(self.certifier.gallery, mean) == Some(0)
+    }
+
+    pub(crate) fn separate(&self, harmless: &Harmless) -> Separation {
         let gallery = self.certifier.gallery;
         let positive = [(gallery.vector(harmless.positive), WEIGHT_UNIT)];
         separate(&positive, gallery.vector(harmless.negative), self.range)

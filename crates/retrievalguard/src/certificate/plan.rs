@@ -3,13 +3,14 @@
 //!
 //! Everything here may be approximate. A choice made on the pilot costs radius when it is poor, never validity.
 
-use super::betting::{Cells, Ladder};
+use super::betting::{Cells, DualTest, Ladder};
 use super::law::Law;
 use super::projection::scores;
 use super::separation::{HalfSpace, Separation, Share, WEIGHT_UNIT, separate};
 use super::thresholds::{ScoreTable, StepBound};
 use super::{Form, Parties, squared_distance};
 use crate::gallery::Gallery;
+use crate::normal::{self, Probability};
 use crate::product::product;
 use crate::{Samples, Sigma};
 
@@ -373,6 +374,55 @@ impl Planner<'_> {
         }
     }
 }
+
+impl Planner<'_> {
+    /// A betting test of one radius for a half-space, planned on the pilot's scores.
+    pub(crate) fn wager(&self, half_space: &HalfSpace, radius: f64) -> Wager {
+        let law = Law::new(
+            scores(self.pilot, self.range, &half_space.direction),
+            self.range,
+            self.pilot.dimension(),
+        );
+        let thresholds = law.thresholds(self.samples);
+        let cells =
+            Cells::new(&thresholds, self.range, self.floor(), 2.0 * law.nudge(), |place| law.above(place));
+        let test = DualTest::new(&cells, &law.points(), radius, half_space.offset, self.sigma);
+        Wager { cells, test }
+    }
+
+    /// The same for a negative that looked harmless, from two moments of its score.
+    pub(crate) fn wager_from_moments(&self, harmless: &Harmless, offset: f64, radius: f64) -> Wager {
+        let thresholds = harmless.thresholds(self.range);
+        let (mean, deviation) = (f64::from(harmless.mean), f64::from(harmless.deviation).max(1e-9));
+        let cells = Cells::new(&thresholds, self.range, self.floor(), 0.0, |place| {
+            normal::probability((mean - place) / deviation)
+        });
+        let points: Vec<(f64, f64)> = (0..MOMENT_POINTS)
+            .map(|point| {
+                let level = (point as f64 + 0.5) / MOMENT_POINTS as f64;
+                let score = normal::quantile(Probability::from_parts(level, 1.0 - level));
+                (mean + score * deviation, 1.0 / MOMENT_POINTS as f64)
+            })
+            .collect();
+        let test = DualTest::new(&cells, &points, radius, offset, self.sigma);
+        Wager { cells, test }
+    }
+
+    /// With this many samples a mass below this cannot be told from nothing.
+    fn floor(&self) -> f64 {
+        (-self.level.ln() / f64::from(self.samples)).min(0.5)
+    }
+}
+
+/// A bounded mean to bet on, and the cells it is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Wager {
+    pub(crate) cells: Cells,
+    pub(crate) test: DualTest,
+}
+
+/// Quantiles that stand for a Gaussian law when a bet is planned.
+const MOMENT_POINTS: usize = 24;
 
 /// Score tables by the number of thresholds that share the level.
 pub(crate) struct HashTables {

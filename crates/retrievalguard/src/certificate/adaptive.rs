@@ -1,0 +1,311 @@
+//! Adaptive sampling: draw until a target radius is decided (theory, sections 2.3 and 2.5).
+//!
+//! The test says which samples it wants next and is shown them; sampling stays with the caller. Whether to go on may
+//! depend on everything seen so far: wealth may be looked at as often as one likes (Ville), and looks at the threshold
+//! form spend shares of `α` that sum to at most `α`.
+//!
+//! ```
+//! use retrievalguard::certificate::{AdaptiveOptions, AdaptiveTest, Certifier, Decision};
+//! use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+//! use retrievalguard::{Alpha, Excess, NormBound, SampleCount, Samples, Sigma, TargetRadius};
+//!
+//! # let names = |word: &str| vec![format!("{word} 0"), format!("{word} 1")];
+//! # let gallery = Gallery::new(vec![1.0, 0.0, -1.0, 0.0], 2, names("item"), &names("label"), Metric::Euclidean)?;
+//! # let question = Question::new(Positives::Item(0), vec![]);
+//! let draw = |count| Samples::new([0.9, 0.1].repeat(count), 2, NormBound::UNIT, Excess::Refuse);
+//! let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
+//! let options = AdaptiveOptions::new(TargetRadius::new(0.2)?, SampleCount::new(100_000)?);
+//! let mut test = AdaptiveTest::new(&certifier, &draw(100)?, &question, &options)?;
+//! while let Some(range) = test.wants() {
+//!     test.see(&draw(range.len())?)?;
+//! }
+//! let outcome = test.outcome();
+//! assert_eq!(outcome.decision, Decision::Reached);
+//! assert!(outcome.samples <= 256);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use super::betting::Wealth;
+use super::plan::{Harmless, Planner, Test, Wager};
+use super::projection::{for_each_score, narrow};
+use super::separation::{HalfSpace, Separation};
+use super::{
+    CertificateError, Certifier, Form, HalfSpaceOptions, HalfSpacePlan, Radius, Verdict, check_alike,
+};
+use crate::gallery::Question;
+use crate::samples::{add_into, run_sum};
+use crate::{Alpha, SampleCount, Samples, TargetRadius};
+
+/// How a target radius is tested while samples come in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rule {
+    /// The dual betting test: valid at any stopping time, no share of `α` spent on looking.
+    #[default]
+    Betting,
+    /// The threshold form at look `i` with its share `α/(i(i+1))`.
+    Looks,
+}
+
+/// A radius to decide and how much may be spent on it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdaptiveOptions {
+    /// The radius to decide.
+    pub target: TargetRadius,
+    /// Most samples that may be drawn.
+    pub cap: SampleCount,
+    /// Samples of the first look; every further look doubles the total.
+    pub first: SampleCount,
+    /// How the radius is tested.
+    pub rule: Rule,
+}
+
+impl AdaptiveOptions {
+    /// Betting, with a first look after 256 samples.
+    pub fn new(target: TargetRadius, cap: SampleCount) -> Self {
+        let first = SampleCount::new(256).expect("256 is a sample count");
+        Self { target, cap, first, rule: Rule::Betting }
+    }
+}
+
+/// Why sampling ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// More samples are wanted.
+    Open,
+    /// The target radius is certified.
+    Reached,
+    /// The cap was reached without a certificate.
+    Capped,
+    /// The samples so far grow too slowly to get there before the cap.
+    Hopeless,
+}
+
+/// Verdict at the target radius and what it cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct AdaptiveOutcome {
+    /// Certified means at least the target radius.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// Certifying samples drawn.
+    pub samples: u32,
+    /// Why sampling ended.
+    pub decision: Decision,
+}
+
+/// One query on its way to a target radius.
+pub struct AdaptiveTest<'a> {
+    plan: HalfSpacePlan<'a>,
+    options: AdaptiveOptions,
+    state: State,
+    sums: Vec<f64>,
+    seen: u32,
+    looks: u32,
+    decision: Decision,
+}
+
+enum State {
+    Betting(Bouts),
+    Looks { samples: Option<Samples> },
+}
+
+/// The negatives that have not been beaten yet, each with what is bet on and what the bets have made so far.
+#[derive(Default)]
+struct Bouts {
+    open: Vec<(Opponent, Wager)>,
+    wealth: Vec<Wealth>,
+}
+
+enum Opponent {
+    /// Its direction is kept.
+    Dangerous(HalfSpace),
+    /// Its direction is computed again for each look, to save memory.
+    Harmless(Harmless),
+}
+
+/// Share of the cap after which slow growth counts as hopeless.
+const PATIENCE: f64 = 1.0 / 8.0;
+/// Growth below this share of what is needed to reach the level at the cap counts as slow.
+const SLOW: f64 = 0.25;
+
+impl<'a> AdaptiveTest<'a> {
+    /// Makes every choice on the pilot.
+    pub fn new(
+        certifier: &Certifier<'a>,
+        pilot: &Samples,
+        question: &Question,
+        options: &AdaptiveOptions,
+    ) -> Result<Self, CertificateError> {
+        let form = match options.rule {
+            Rule::Betting => Form::ByPilot,
+            Rule::Looks => Form::Thresholds,
+        };
+        let plan =
+            certifier.plan_half_space(pilot, question, options.cap, &HalfSpaceOptions { top_k: 1, form })?;
+        let mut decision = Decision::Open;
+        let state = match options.rule {
+            Rule::Looks => State::Looks { samples: None },
+            Rule::Betting => match Bouts::new(&plan, pilot, options) {
+                Some(bouts) => State::Betting(bouts),
+                None => {
+                    decision = Decision::Hopeless;
+                    State::Betting(Bouts::default())
+                }
+            },
+        };
+        let sums = vec![0.0; pilot.dimension()];
+        Ok(Self { plan, options: *options, state, sums, seen: 0, looks: 0, decision })
+    }
+
+    /// Indices of the certifying samples that are wanted next; `None` once the radius is decided.
+    pub fn wants(&self) -> Option<Range<u32>> {
+        if self.decision != Decision::Open {
+            return None;
+        }
+        let cap = self.options.cap.get();
+        let next = if self.seen == 0 { self.options.first.get() } else { self.seen.saturating_mul(2) };
+        (self.seen < cap).then(|| self.seen..next.min(cap))
+    }
+
+    /// Takes the samples that were wanted.
+    pub fn see(&mut self, samples: &Samples) -> Result<(), CertificateError> {
+        let wanted = self.wants().map_or(0, |range| range.len());
+        if samples.count() as usize != wanted {
+            return Err(CertificateError::UnwantedSamples { found: samples.count() as usize, wanted });
+        }
+        check_alike(self.plan.pilot(), samples)?;
+        add_into(&mut self.sums, &run_sum(samples.values(), samples.dimension()));
+        self.seen += samples.count();
+        self.looks += 1;
+        let reached = match &mut self.state {
+            State::Betting(bouts) => {
+                let target = -self.plan.certifier.alpha.get().ln();
+                bouts.bet(&self.plan, samples, target);
+                let share = f64::from(self.seen) / f64::from(self.options.cap.get());
+                let slow = |wealth: &Wealth| wealth.best() / share < SLOW * target;
+                if share >= PATIENCE && bouts.wealth.iter().any(slow) {
+                    self.decision = Decision::Hopeless;
+                }
+                bouts.open.is_empty()
+            }
+            State::Looks { samples: all } => {
+                let look = f64::from(self.looks);
+                let share = self.plan.certifier.alpha.get() / (look * (look + 1.0));
+                let all = match all {
+                    Some(all) => {
+                        all.append(samples)?;
+                        &*all
+                    }
+                    None => all.insert(samples.clone()),
+                };
+                let alpha = Alpha::new(share)?;
+                let outcome = self.plan.certify_at(all, alpha)?;
+                let radius = outcome.verdicts[0].radius().map_or(0.0, Radius::get);
+                radius >= self.options.target.get()
+            }
+        };
+        if reached {
+            self.decision = Decision::Reached;
+        } else if self.decision == Decision::Open && self.seen >= self.options.cap.get() {
+            self.decision = Decision::Capped;
+        }
+        Ok(())
+    }
+
+    /// The verdict on what was seen so far.
+    pub fn outcome(&self) -> AdaptiveOutcome {
+        let mean: Vec<f64> = self.sums.iter().map(|sum| sum / f64::from(self.seen.max(1))).collect();
+        let mean = if self.seen == 0 { self.plan.pilot().mean() } else { mean };
+        let radius = match self.decision {
+            Decision::Reached => Some(Radius::Finite(self.options.target.get())),
+            Decision::Open | Decision::Capped | Decision::Hopeless => None,
+        };
+        let verdict = Verdict::from_radius(self.plan.retrieves(&mean), radius);
+        AdaptiveOutcome { verdict, samples: self.seen, decision: self.decision }
+    }
+}
+
+impl Bouts {
+    /// One bout for every negative; `None` if one of them cannot be beaten.
+    fn new(plan: &HalfSpacePlan<'_>, pilot: &Samples, options: &AdaptiveOptions) -> Option<Self> {
+        let planner = Planner {
+            gallery: plan.certifier.gallery,
+            pilot,
+            sigma: plan.certifier.sigma,
+            range: plan.range,
+            level: plan.certifier.alpha.get(),
+            samples: options.cap.get(),
+            form: Form::Betting,
+            top_k: 1,
+        };
+        let target = options.target.get();
+        let mut bouts = Self::default();
+        for opponent in &plan.dangerous {
+            match &opponent.test {
+                Test::Always => {}
+                Test::Never => return None,
+                Test::Thresholds { half_space, .. } | Test::Betting { half_space, .. } => {
+                    bouts.add(Opponent::Dangerous(half_space.clone()), planner.wager(half_space, target));
+                }
+            }
+        }
+        for harmless in &plan.harmless {
+            match plan.separate(harmless) {
+                Separation::Always => {}
+                Separation::Never => return None,
+                Separation::Open(half_space) => {
+                    let wager = planner.wager_from_moments(harmless, half_space.offset, target);
+                    bouts.add(Opponent::Harmless(*harmless), wager);
+                }
+            }
+        }
+        // Without positives there is nothing to bet on, and nothing can be certified.
+        (!plan.dangerous.is_empty()).then_some(bouts)
+    }
+
+    fn add(&mut self, opponent: Opponent, wager: Wager) {
+        // A hurdle at or below zero is cleared without looking.
+        if wager.test.hurdle > 0.0 {
+            self.wealth.push(Wealth::new(wager.test.fractions));
+            self.open.push((opponent, wager));
+        }
+    }
+
+    /// Shows the samples to every open bout and drops those that are won.
+    fn bet(&mut self, plan: &HalfSpacePlan<'_>, samples: &Samples, target: f64) {
+        let Self { open, wealth } = self;
+        for_each_score(
+            samples,
+            plan.range,
+            open.len(),
+            |place, row| match &open[place].0 {
+                Opponent::Dangerous(half_space) => narrow(&half_space.direction, row),
+                Opponent::Harmless(harmless) => match plan.separate(harmless) {
+                    Separation::Open(half_space) => narrow(&half_space.direction, row),
+                    Separation::Always | Separation::Never => {
+                        unreachable!("a bout is opened for open separations only, and they do not change")
+                    }
+                },
+            },
+            |place, _, scores| {
+                let (wager, wealth) = (&open[place].1, &mut wealth[place]);
+                for &score in scores {
+                    if wealth.highest() >= target {
+                        break;
+                    }
+                    let score = f64::from(score);
+                    wealth.see(wager.test.value(&wager.cells, wager.cells.cell(score), score));
+                }
+                wealth.settle();
+            },
+        );
+        let mut won = wealth.iter().map(|wealth| wealth.highest() >= target).collect::<Vec<_>>().into_iter();
+        let mut again = won.clone();
+        open.retain(|_| won.next() == Some(false));
+        wealth.retain(|_| again.next() == Some(false));
+    }
+}

@@ -1,0 +1,326 @@
+//! Are certificates wrong no more often than they may be? Thousands of repetitions, judged by an exact binomial test.
+//!
+//! The cases are tight: scores that rise with `⟨w, x⟩`, for which the whole-distribution bound is the truth, so that
+//! a bound that is too bold by a constant fails. The same harness must reject three faults that exist only here.
+//! `RETRIEVALGUARD_LONG_TESTS=1` runs ten times as many repetitions.
+
+use super::law::Law;
+use super::plan::HashTables;
+use super::thresholds::{StepBound, count_above};
+use super::*;
+use crate::certificate::{AdaptiveOptions, AdaptiveTest, Form, HalfSpaceOptions, Rule, Similarity};
+use crate::gallery::{Metric, Positives};
+use crate::normal::{self, Probability};
+use crate::{Excess, NormBound, TargetRadius, binomial};
+
+/// SplitMix64 (Steele, Lea and Flood 2014): test data only.
+struct Random(u64);
+
+impl Random {
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        word ^= word >> 31;
+        (word >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Repetitions of a case and how many of them were wrong.
+struct Tally {
+    wrong: u32,
+    repetitions: u32,
+    alpha: f64,
+}
+
+impl Tally {
+    fn of(alpha: f64, repetitions: u32, mut wrong: impl FnMut(&mut Random) -> bool) -> Self {
+        let long = std::env::var_os("RETRIEVALGUARD_LONG_TESTS").is_some();
+        let repetitions = if long { 10 * repetitions } else { repetitions };
+        let mut random = Random(0x5EED);
+        let wrong = (0..repetitions).map(|_| u32::from(wrong(&mut random))).sum();
+        Self { wrong, repetitions, alpha }
+    }
+
+    fn rate(&self) -> f64 {
+        f64::from(self.wrong) / f64::from(self.repetitions)
+    }
+
+    /// Probability of at least so many failures if each had probability `alpha`.
+    fn p_value(&self) -> f64 {
+        binomial::upper_tail(self.wrong, self.repetitions, Probability::new(self.alpha).unwrap())
+    }
+
+    fn accept(&self, case: &str) {
+        assert!(
+            self.p_value() > 1e-4,
+            "{case}: {} of {} at alpha {}",
+            self.wrong,
+            self.repetitions,
+            self.alpha
+        );
+    }
+
+    fn reject(&self, case: &str) {
+        assert!(self.p_value() < 1e-9, "{case} went unnoticed: rate {} at alpha {}", self.rate(), self.alpha);
+    }
+}
+
+/// Deliberate mistakes in the threshold form.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    /// The observed frequency instead of its Clopper–Pearson bound.
+    ObservedFrequency,
+    /// Every threshold at the full level.
+    NoShare,
+}
+
+/// Radius of the threshold form from scores, `None` if nothing is certified.
+fn threshold_radius(
+    scores: &[f32],
+    thresholds: &[f32],
+    offset: f64,
+    alpha: f64,
+    fault: Fault,
+) -> Option<f64> {
+    let trials = u32::try_from(scores.len()).unwrap();
+    let mut counts = vec![0; thresholds.len()];
+    count_above(scores, thresholds, &mut counts);
+    let mut tables = HashTables::new(trials, alpha);
+    let bounds: Vec<f64> = counts
+        .iter()
+        .map(|&count| match fault {
+            Fault::None => tables.score(thresholds.len(), count),
+            Fault::NoShare => tables.score(1, count),
+            Fault::ObservedFrequency => {
+                normal::quantile(Probability::new(f64::from(count) / f64::from(trials)).unwrap())
+            }
+        })
+        .collect();
+    StepBound::new(thresholds, bounds.into_iter(), 1.0, Sigma::new(1.0).unwrap()).radius(offset)
+}
+
+/// `n` scores that are 1 with probability `p` and −1 otherwise.
+fn coin_scores(random: &mut Random, p: f64, n: usize) -> Vec<f32> {
+    (0..n).map(|_| if random.uniform() < p { 1.0 } else { -1.0 }).collect()
+}
+
+const MARGIN: f64 = 0.7;
+
+/// The two-cell encoder in line with its items, σ = 1: the true radius is the margin.
+fn two_cell(fault: Fault) -> Tally {
+    let p = normal::distribution(MARGIN);
+    Tally::of(0.1, 4_000, |random| {
+        let thresholds = Law::new(coin_scores(random, p, 60), 1.0, 2).thresholds(400);
+        let scores = coin_scores(random, p, 400);
+        threshold_radius(&scores, &thresholds, 0.0, 0.1, fault).is_some_and(|radius| radius > MARGIN)
+    })
+}
+
+/// A staircase of three steps whose true radius is 5 σ: far out, chance errors of single steps are magnified.
+fn staircase(fault: Fault) -> Tally {
+    let (alpha, radius) = (0.6, 5.0);
+    let above: Vec<f64> = (1..=3).map(|step| 0.4_f64.powi(step)).collect();
+    let left: Vec<f64> = above
+        .iter()
+        .map(|&p| normal::distribution(normal::quantile(Probability::new(p).unwrap()) - radius))
+        .collect();
+    // Widths for which every step contributes the same after the shift.
+    let total: f64 = left.iter().map(|left| 1.0 / left).sum();
+    let mut place = -1.0;
+    let thresholds: Vec<f32> = left
+        .iter()
+        .map(|left| {
+            place += 1.999 / left / total;
+            place as f32
+        })
+        .collect();
+    let mut previous = -1.0;
+    let mut offset = -1.0;
+    for (&threshold, left) in thresholds.iter().zip(&left) {
+        offset += (f64::from(threshold) - previous) * left;
+        previous = f64::from(threshold);
+    }
+    Tally::of(alpha, 20_000, |random| {
+        let scores: Vec<f32> = (0..10)
+            .map(|_| {
+                let draw = random.uniform();
+                let steps = above.iter().filter(|&&p| draw < p).count();
+                if steps == 0 { -1.0 } else { thresholds[steps - 1] + 1e-4 }
+            })
+            .collect();
+        threshold_radius(&scores, &thresholds, offset, alpha, fault).is_some_and(|found| found > radius)
+    })
+}
+
+#[test]
+fn the_threshold_form_is_wrong_no_more_often_than_alpha() {
+    let tally = two_cell(Fault::None);
+    tally.accept("two cells");
+    // Tight: a level twice too large would be noticed.
+    assert!(tally.rate() > 0.05, "the case lost its teeth: {}", tally.rate());
+    staircase(Fault::None).accept("staircase");
+}
+
+#[test]
+fn an_observed_frequency_in_place_of_its_bound_is_noticed() {
+    two_cell(Fault::ObservedFrequency).reject("observed frequency");
+}
+
+#[test]
+fn thresholds_without_their_share_of_alpha_are_noticed() {
+    staircase(Fault::NoShare).reject("thresholds at the full level");
+}
+
+/// Two cells at margin zero: whichever label is claimed, its true radius is zero and any certificate is wrong.
+fn undecided(choose_on_pilot: bool) -> Tally {
+    Tally::of(0.1, 4_000, |random| {
+        let pilot = coin_scores(random, 0.5, 101);
+        let scores = coin_scores(random, 0.5, 401);
+        let chooser = if choose_on_pilot { &pilot } else { &scores };
+        let sign = chooser.iter().sum::<f32>().signum();
+        let towards = |values: &[f32]| values.iter().map(|value| sign * value).collect::<Vec<f32>>();
+        let thresholds = Law::new(towards(chooser), 1.0, 2).thresholds(401);
+        threshold_radius(&towards(&scores), &thresholds, 0.0, 0.1, Fault::None)
+            .is_some_and(|radius| radius > 0.0)
+    })
+}
+
+#[test]
+fn choosing_on_the_certifying_sample_is_noticed_and_choosing_on_the_pilot_is_not() {
+    undecided(true).accept("label chosen on the pilot");
+    undecided(false).reject("label chosen on the certifying sample");
+}
+
+/// Samples of an encoder with two outputs.
+fn cells(random: &mut Random, p: f64, n: usize, plus: [f32; 2], minus: [f32; 2]) -> Samples {
+    let values = (0..n).flat_map(|_| if random.uniform() < p { plus } else { minus }).collect();
+    Samples::new(values, 2, NormBound::UNIT, Excess::Refuse).unwrap()
+}
+
+fn gallery(items: &[(&str, [f32; 2])]) -> Gallery {
+    let vectors = items.iter().flat_map(|(_, vector)| *vector).collect();
+    let names = (0..items.len()).map(|row| row.to_string()).collect();
+    let labels: Vec<&str> = items.iter().map(|(label, _)| *label).collect();
+    Gallery::new(vectors, 2, names, &labels, Metric::Euclidean).unwrap()
+}
+
+const PLUS: [f32; 2] = [1.0, 0.0];
+const MINUS: [f32; 2] = [-1.0, 0.0];
+const ITEMS: [(&str, [f32; 2]); 2] = [("right", PLUS), ("wrong", MINUS)];
+
+/// Runs a certificate on the in-line two-cell encoder (σ = 1) and counts radii above the margin.
+fn public(
+    alpha: f64,
+    repetitions: u32,
+    items: &[(&str, [f32; 2])],
+    radius: impl Fn(&Certifier<'_>, &SampledQuery, &Question) -> f64,
+) -> Tally {
+    let gallery = gallery(items);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(alpha).unwrap())
+        .gallery_samples(SampleCount::new(1_000_000).unwrap());
+    let question = Question::new(Positives::Label(gallery.label_named("right").unwrap()), vec![]);
+    let p = normal::distribution(MARGIN);
+    Tally::of(alpha, repetitions, |random| {
+        let query = SampledQuery {
+            pilot: cells(random, p, 60, PLUS, MINUS),
+            certifying: cells(random, p, 400, PLUS, MINUS),
+        };
+        radius(&certifier, &query, &question) > MARGIN
+    })
+}
+
+fn finite(verdict: Verdict) -> f64 {
+    verdict.radius().map_or(0.0, Radius::get)
+}
+
+#[test]
+fn every_certificate_is_wrong_no_more_often_than_alpha() {
+    for name in CertificateName::ALL {
+        let tally = public(0.2, 2_000, &ITEMS, |certifier, query, question| {
+            finite(certifier.certify(name, query, question).unwrap().verdict)
+        });
+        tally.accept(name.as_str());
+    }
+}
+
+#[test]
+fn both_forms_and_both_similarities_hold_their_level() {
+    for form in [Form::Thresholds, Form::Betting, Form::ByPilot] {
+        let options = HalfSpaceOptions { top_k: 1, form };
+        let tally = public(0.2, 2_000, &ITEMS, |certifier, query, question| {
+            finite(certifier.half_space(query, question, &options).unwrap().verdicts[0])
+        });
+        tally.accept(&format!("{form:?}"));
+        for (row, side) in [(0, Similarity::Above(0.0)), (1, Similarity::Below(0.0))] {
+            let tally = public(0.2, 1_000, &ITEMS, |certifier, query, _| {
+                finite(certifier.similarity(query, row, side, form).unwrap().verdict)
+            });
+            tally.accept(&format!("{side:?} with {form:?}"));
+        }
+    }
+}
+
+#[test]
+fn many_equal_negatives_and_recall_at_two_hold_their_level() {
+    // Copies of one negative: the smallest of their radii must hold without a union over them.
+    let mut items = vec![ITEMS[0]];
+    items.extend([ITEMS[1]; 70]);
+    for top_k in [1, 2] {
+        let options = HalfSpaceOptions { top_k, form: Form::ByPilot };
+        let tally = public(0.2, 300, &items, |certifier, query, question| {
+            finite(certifier.half_space(query, question, &options).unwrap().verdicts[top_k - 1])
+        });
+        tally.accept(&format!("recall@{top_k}"));
+    }
+}
+
+#[test]
+fn adaptive_tests_reach_a_false_target_no_more_often_than_alpha() {
+    let gallery = gallery(&ITEMS);
+    let p = normal::distribution(MARGIN);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.2).unwrap());
+    for rule in [Rule::Betting, Rule::Looks] {
+        let mut options = AdaptiveOptions::new(
+            TargetRadius::new(MARGIN * 1.0001).unwrap(),
+            SampleCount::new(2_000).unwrap(),
+        );
+        options.rule = rule;
+        options.first = SampleCount::new(30).unwrap();
+        let tally = Tally::of(0.2, 2_000, |random| {
+            let pilot = cells(random, p, 60, PLUS, MINUS);
+            let mut test = AdaptiveTest::new(&certifier, &pilot, &question, &options).unwrap();
+            while let Some(range) = test.wants() {
+                test.see(&cells(random, p, range.len(), PLUS, MINUS)).unwrap();
+            }
+            matches!(test.outcome().verdict, Verdict::Certified { .. })
+        });
+        tally.accept(&format!("{rule:?}"));
+        assert!(tally.wrong > 0, "{rule:?} never errs: the case is not tight");
+    }
+}
+
+#[test]
+fn adaptive_tests_reach_a_true_target_with_far_fewer_samples_than_the_cap() {
+    let gallery = gallery(&ITEMS);
+    let p = normal::distribution(1.5);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.01).unwrap());
+    for rule in [Rule::Betting, Rule::Looks] {
+        let mut options =
+            AdaptiveOptions::new(TargetRadius::new(1.0).unwrap(), SampleCount::new(50_000).unwrap());
+        options.rule = rule;
+        let mut random = Random(4);
+        let pilot = cells(&mut random, p, 200, PLUS, MINUS);
+        let mut test = AdaptiveTest::new(&certifier, &pilot, &question, &options).unwrap();
+        while let Some(range) = test.wants() {
+            test.see(&cells(&mut random, p, range.len(), PLUS, MINUS)).unwrap();
+        }
+        let outcome = test.outcome();
+        assert_eq!(outcome.decision, Decision::Reached, "{rule:?}");
+        assert!(outcome.samples <= 1_024, "{rule:?} took {}", outcome.samples);
+    }
+}

@@ -1,0 +1,181 @@
+//! Bad input ends in a typed error or an honest verdict: never in a panic, never in a certificate.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod common;
+
+use common::{by_label, gallery_of};
+use retrievalguard::certificate::{
+    AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Decision, Form,
+    HalfSpaceOptions, SampledQuery, Similarity, Verdict,
+};
+use retrievalguard::gallery::{Gallery, GalleryError, Metric, Positives, Question, SearchError};
+use retrievalguard::{Alpha, Excess, NormBound, SampleCount, SampleError, Samples, Sigma, TargetRadius};
+
+fn samples(rows: &[[f32; 2]], count: usize) -> Samples {
+    let values = rows.iter().cycle().take(count).flatten().copied().collect();
+    Samples::new(values, 2, NormBound::UNIT, Excess::Refuse).unwrap()
+}
+
+fn query(row: [f32; 2]) -> SampledQuery {
+    SampledQuery { pilot: samples(&[row], 50), certifying: samples(&[row], 500) }
+}
+
+fn certifier(gallery: &Gallery) -> Certifier<'_> {
+    Certifier::new(gallery, Sigma::new(0.25).unwrap(), Alpha::new(0.01).unwrap())
+        .gallery_samples(SampleCount::new(1_000).unwrap())
+}
+
+/// The outcome of every certificate.
+fn all(
+    gallery: &Gallery,
+    query: &SampledQuery,
+    question: &Question,
+) -> Vec<Result<Verdict, CertificateError>> {
+    CertificateName::ALL
+        .into_iter()
+        .map(|name| certifier(gallery).certify(name, query, question).map(|outcome| outcome.verdict))
+        .collect()
+}
+
+#[test]
+fn a_gallery_without_items_is_refused() {
+    let empty = Gallery::new(vec![], 2, vec![], &[] as &[&str], Metric::Euclidean);
+    assert!(matches!(empty, Err(GalleryError::Empty)), "{empty:?}");
+}
+
+#[test]
+fn a_gallery_with_nan_is_refused_by_name() {
+    let names = vec!["cat".to_owned(), "dog".to_owned()];
+    let error =
+        Gallery::new(vec![0.0, 1.0, f32::NAN, 0.0], 2, names, &["a", "b"], Metric::Euclidean).unwrap_err();
+    assert!(matches!(error, GalleryError::NotFinite { .. }), "{error:?}");
+    assert!(error.to_string().contains("dog"), "{error}");
+}
+
+#[test]
+fn one_label_only_leaves_nothing_to_certify() {
+    let gallery = gallery_of(&[("only", [1.0, 0.0]), ("only", [0.0, 1.0])]);
+    for result in all(&gallery, &query([0.9, 0.1]), &by_label(&gallery, "only")) {
+        assert_eq!(result, Err(CertificateError::NoNegatives));
+    }
+}
+
+#[test]
+fn a_query_whose_label_is_absent_is_misretrieved() {
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [0.0, 1.0])]);
+    let absent = Question::new(Positives::Absent, vec![]);
+    // Its only picture is the query itself.
+    let alone = Question { excluded: vec![0], ..by_label(&gallery, "a") };
+    for question in [absent, alone] {
+        for result in all(&gallery, &query([0.9, 0.1]), &question) {
+            assert_eq!(result, Ok(Verdict::Misretrieved));
+        }
+        let options = AdaptiveOptions::new(TargetRadius::new(0.1).unwrap(), SampleCount::new(1_000).unwrap());
+        let test = AdaptiveTest::new(&certifier(&gallery), &samples(&[[0.9, 0.1]], 50), &question, &options)
+            .unwrap();
+        assert_eq!(test.wants(), None);
+        assert_eq!(
+            (test.outcome().verdict, test.outcome().decision),
+            (Verdict::Misretrieved, Decision::Hopeless)
+        );
+    }
+}
+
+#[test]
+fn duplicate_vectors_across_labels_are_never_certified() {
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [1.0, 0.0]), ("c", [-1.0, 0.0])]);
+    for result in all(&gallery, &query([0.9, 0.1]), &by_label(&gallery, "a")) {
+        assert_eq!(result, Ok(Verdict::Misretrieved));
+    }
+    // A copy under the right label does not help against a copy under a wrong one.
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("a", [0.0, 1.0]), ("b", [1.0, 0.0])]);
+    for result in all(&gallery, &query([0.9, 0.1]), &by_label(&gallery, "a")) {
+        assert_eq!(result, Ok(Verdict::Misretrieved));
+    }
+}
+
+#[test]
+fn other_dimensions_are_refused() {
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [0.0, 1.0])]);
+    let wide = Samples::new(vec![0.1; 300], 3, NormBound::UNIT, Excess::Refuse).unwrap();
+    let narrow = samples(&[[0.9, 0.1]], 50);
+    let question = by_label(&gallery, "a");
+    let both = SampledQuery { pilot: wide.clone(), certifying: wide.clone() };
+    for result in all(&gallery, &both, &question) {
+        assert_eq!(result, Err(CertificateError::DimensionMismatch { found: 3, wanted: 2 }));
+    }
+    let mixed = SampledQuery { pilot: narrow, certifying: wide };
+    for result in all(&gallery, &mixed, &question) {
+        assert!(
+            matches!(result, Err(CertificateError::PilotMismatch { pilot: 2, certifying: 3, .. })),
+            "{result:?}"
+        );
+    }
+}
+
+#[test]
+fn samples_with_nan_are_refused() {
+    let error = Samples::new(vec![0.1, f32::NAN], 2, NormBound::UNIT, Excess::Project).unwrap_err();
+    assert!(matches!(error, SampleError::NotFinite { sample: 0, component: 1, .. }));
+}
+
+#[test]
+fn k_beyond_the_gallery_is_refused() {
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [0.0, 1.0]), ("b", [0.1, 1.0])]);
+    let ask = |top_k| {
+        let options = HalfSpaceOptions { top_k, form: Form::ByPilot };
+        certifier(&gallery).half_space(&query([0.9, 0.1]), &by_label(&gallery, "a"), &options)
+    };
+    assert_eq!(ask(3).unwrap_err(), CertificateError::TopKTooLarge { top_k: 3, negatives: 2 });
+    assert_eq!(ask(0).unwrap_err(), CertificateError::TopKZero);
+    assert_eq!(ask(2).unwrap().verdicts.len(), 2);
+}
+
+#[test]
+fn questions_about_other_galleries_are_refused() {
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [0.0, 1.0])]);
+    let larger = gallery_of(&[("a", [1.0, 0.0]), ("b", [0.0, 1.0]), ("c", [0.5, 0.5])]);
+    let foreign = by_label(&larger, "c");
+    let beyond = Question::new(Positives::Item(7), vec![]);
+    let excluded = Question::new(Positives::Item(0), vec![9]);
+    for question in [foreign, beyond, excluded] {
+        for result in all(&gallery, &query([0.9, 0.1]), &question) {
+            assert!(matches!(result, Err(CertificateError::Search(_))), "{result:?}");
+        }
+    }
+}
+
+#[test]
+fn one_sample_certifies_nothing_and_breaks_nothing() {
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [-1.0, 0.0])]);
+    let single = SampledQuery { pilot: samples(&[[1.0, 0.0]], 1), certifying: samples(&[[1.0, 0.0]], 1) };
+    for result in all(&gallery, &single, &by_label(&gallery, "a")) {
+        assert_eq!(result, Ok(Verdict::Abstained));
+    }
+}
+
+#[test]
+fn similarity_questions_are_checked_too() {
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [0.0, 0.0])]);
+    let ask = |row, side| certifier(&gallery).similarity(&query([0.9, 0.1]), row, side, Form::ByPilot);
+    assert_eq!(ask(1, Similarity::Above(0.5)).unwrap_err(), CertificateError::ZeroVector);
+    assert!(matches!(ask(0, Similarity::Above(f64::NAN)), Err(CertificateError::SimilarityThreshold(_))));
+    assert!(matches!(
+        ask(5, Similarity::Above(0.5)),
+        Err(CertificateError::Search(SearchError::RowOutOfRange { .. }))
+    ));
+    assert_eq!(ask(0, Similarity::Above(2.0)).unwrap().verdict, Verdict::Misretrieved);
+    assert!(ask(0, Similarity::Below(2.0)).unwrap().verdict.radius().is_some());
+}
+
+#[test]
+fn adaptive_tests_take_exactly_what_they_asked_for() {
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [-1.0, 0.0])]);
+    let options = AdaptiveOptions::new(TargetRadius::new(0.1).unwrap(), SampleCount::new(1_000).unwrap());
+    let pilot = samples(&[[0.9, 0.1]], 50);
+    let mut test =
+        AdaptiveTest::new(&certifier(&gallery), &pilot, &by_label(&gallery, "a"), &options).unwrap();
+    assert_eq!(test.wants(), Some(0..256));
+    let error = test.see(&samples(&[[0.9, 0.1]], 10)).unwrap_err();
+    assert_eq!(error, CertificateError::UnwantedSamples { found: 10, wanted: 256 });
+}
