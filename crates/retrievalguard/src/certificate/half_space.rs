@@ -6,7 +6,7 @@
 //! whose true radius is smallest (section 2.5).
 
 use super::plan::{Harmless, HashTables, Opponent, Planner, Test};
-use super::projection::{for_each_score, narrow, scores};
+use super::projection::{for_each_score, narrow, scores, scores_in_all};
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
 use super::thresholds::{ScoreTable, StepBound, count_above};
 use super::{
@@ -200,34 +200,46 @@ impl HalfSpacePlan<'_> {
         let targets: Vec<f64> = levels.iter().map(|level| -level.ln()).collect();
         let sigma = self.certifier.sigma;
         let mut found: Vec<NegativeRadii> = Vec::with_capacity(self.dangerous.len());
-        for (place, opponent) in self.dangerous.iter().enumerate() {
-            let radii = match &opponent.test {
-                Test::Always => vec![Radius::Unbounded; levels.len()],
-                Test::Never => vec![BEATEN; levels.len()],
-                Test::Thresholds { half_space, thresholds } => {
-                    let counts = count_scores(samples, self.range, half_space, thresholds);
-                    tables
-                        .iter_mut()
-                        .map(|table| {
-                            let scores = counts.iter().map(|&count| table.score(thresholds.len(), count));
-                            let bound = StepBound::new(thresholds, scores, self.range, sigma);
-                            bound.radius(half_space.offset).map_or(BEATEN, Radius::Finite)
-                        })
-                        .collect()
-                }
-                Test::Betting { half_space, ladder } => {
-                    // Above what k negatives have shown already, a radius cannot change the result.
-                    let enough = if levels.len() == 1 {
-                        nth_smallest(&found, 0).map_or(f64::INFINITY, Radius::get)
-                    } else {
-                        f64::INFINITY
-                    };
-                    let scores = scores(samples, self.range, &half_space.direction);
-                    let reached = ladder.climb(&scores, &targets, enough);
-                    reached.into_iter().map(|radius| radius.map_or(BEATEN, Radius::Finite)).collect()
-                }
-            };
-            found.push(NegativeRadii { negative: opponent.negative, dangerous: Some(place), radii });
+        // Scores of several opponents come out of one product; few enough at a time to stay small.
+        let together = (SCORES_AT_ONCE / samples.count() as usize).max(1);
+        for (group, opponents) in self.dangerous.chunks(together).enumerate() {
+            let directions: Vec<&[f64]> = opponents
+                .iter()
+                .filter_map(Opponent::half_space)
+                .map(|half| half.direction.as_slice())
+                .collect();
+            let mut scores = scores_in_all(samples, self.range, &directions).into_iter();
+            for (place, opponent) in opponents.iter().enumerate() {
+                let mut own = || scores.next().unwrap_or_default();
+                let radii = match &opponent.test {
+                    Test::Always => vec![Radius::Unbounded; levels.len()],
+                    Test::Never => vec![BEATEN; levels.len()],
+                    Test::Thresholds { half_space, thresholds } => {
+                        let mut counts = vec![0; thresholds.len()];
+                        count_above(&own(), thresholds, &mut counts);
+                        tables
+                            .iter_mut()
+                            .map(|table| {
+                                let scores = counts.iter().map(|&count| table.score(thresholds.len(), count));
+                                let bound = StepBound::new(thresholds, scores, self.range, sigma);
+                                bound.radius(half_space.offset).map_or(BEATEN, Radius::Finite)
+                            })
+                            .collect()
+                    }
+                    Test::Betting { ladder, .. } => {
+                        // Above what another negative has shown already, a radius cannot change the result.
+                        let enough = if levels.len() == 1 {
+                            nth_smallest(&found, 0).map_or(f64::INFINITY, Radius::get)
+                        } else {
+                            f64::INFINITY
+                        };
+                        let reached = ladder.climb(&own(), &targets, enough);
+                        reached.into_iter().map(|radius| radius.map_or(BEATEN, Radius::Finite)).collect()
+                    }
+                };
+                let dangerous = Some(group * together + place);
+                found.push(NegativeRadii { negative: opponent.negative, dangerous, radii });
+            }
         }
         found
     }
@@ -391,8 +403,11 @@ fn explain_thresholds(
         );
 }
 
+/// Scores that are kept at once while dangerous negatives are tested.
+const SCORES_AT_ONCE: usize = 4_000_000;
+
 /// Harmless negatives that are counted together.
-const HARMLESS_BLOCK: usize = 128;
+const HARMLESS_BLOCK: usize = 256;
 
 /// The `rank`-th smallest radius, counted from zero, among those at the level of that rank.
 fn nth_smallest(found: &[NegativeRadii], rank: usize) -> Option<Radius> {

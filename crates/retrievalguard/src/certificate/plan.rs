@@ -37,6 +37,16 @@ pub(crate) struct Opponent {
     pub(crate) test: Test,
 }
 
+impl Opponent {
+    /// The half-space that decides, where one does.
+    pub(crate) fn half_space(&self) -> Option<&HalfSpace> {
+        match &self.test {
+            Test::Always | Test::Never => None,
+            Test::Thresholds { half_space, .. } | Test::Betting { half_space, .. } => Some(half_space),
+        }
+    }
+}
+
 /// How a dangerous negative is tested.
 #[derive(Clone, Debug)]
 pub(crate) enum Test {

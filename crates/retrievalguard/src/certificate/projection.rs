@@ -7,7 +7,7 @@ use crate::Samples;
 use crate::product::product;
 
 /// Directions that go through the product together.
-const DIRECTIONS: usize = 128;
+const DIRECTIONS: usize = 256;
 /// Samples that go through the product together.
 const SAMPLES: usize = 512;
 
@@ -57,15 +57,37 @@ pub(crate) fn for_each_score(
 
 /// Lowered scores of all samples in one direction.
 pub(crate) fn scores(samples: &Samples, range: f64, direction: &[f64]) -> Vec<f32> {
-    let mut all = Vec::with_capacity(samples.count() as usize);
+    let mut narrowed = vec![0.0; direction.len()];
+    narrow(direction, &mut narrowed);
+    let error = score_error(samples.dimension(), range) as f32;
+    samples.values().chunks_exact(samples.dimension()).map(|row| dot(row, &narrowed) - error).collect()
+}
+
+/// Lowered scores of all samples in several directions, one row per direction.
+pub(crate) fn scores_in_all(samples: &Samples, range: f64, directions: &[&[f64]]) -> Vec<Vec<f32>> {
+    let mut all = vec![Vec::with_capacity(samples.count() as usize); directions.len()];
     for_each_score(
         samples,
         range,
-        1,
-        |_, row| narrow(direction, row),
-        |_, _, scores| all.extend_from_slice(scores),
+        directions.len(),
+        |place, row| narrow(directions[place], row),
+        |place, _, scores| all[place].extend_from_slice(scores),
     );
     all
+}
+
+/// `⟨left, right⟩` in lanes, so that it compiles to vector instructions.
+fn dot(left: &[f32], right: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let mut sums = [0.0_f32; LANES];
+    let (left, right) = (left.chunks_exact(LANES), right.chunks_exact(LANES));
+    let rest: f32 = left.remainder().iter().zip(right.remainder()).map(|(left, right)| left * right).sum();
+    for (left, right) in left.zip(right) {
+        for ((sum, left), right) in sums.iter_mut().zip(left).zip(right) {
+            *sum += left * right;
+        }
+    }
+    sums.iter().sum::<f32>() + rest
 }
 
 /// Rounds a direction to `f32`.
