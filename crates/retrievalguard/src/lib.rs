@@ -14,6 +14,7 @@ pub mod planner;
 mod product;
 mod samples;
 mod smoothing;
+pub mod storage;
 
 pub use embedding::{Embedder, EmbedderFailure};
 pub use parameters::{Alpha, NormBound, ParameterError, SampleCount, Seed, Sigma, TargetRadius};
