@@ -6,4 +6,5 @@
 
 pub mod atomic;
 pub mod digest;
+pub mod journal;
 pub mod npy;
