@@ -53,8 +53,8 @@ impl Label {
 pub enum Metric {
     /// The smallest Euclidean distance to the vectors as given wins.
     Euclidean,
-    /// The stored vectors are scaled to norm 1, so the smallest Euclidean distance is the largest cosine; queries
-    /// are never scaled, because their length does not change the order.
+    /// The stored vectors are scaled to norm 1, unless rounding already left them there, so the smallest Euclidean
+    /// distance is the largest cosine; queries are never scaled, because their length does not change the order.
     Cosine,
 }
 
@@ -293,6 +293,8 @@ fn admit(vector: &mut [f32], row: usize, identity: &str, metric: Metric) -> Resu
             Err(GalleryError::NormTooLarge { identity: identity.to_owned(), row, norm, limit: NORM_LIMIT })
         }
         Metric::Euclidean => Ok(squared_norm),
+        // Scaling leaves each component within 2⁻²⁴ of its value, and so the norm: a stored gallery stays as it is.
+        Metric::Cosine if (norm - 1.0).abs() <= f64::from(f32::EPSILON) => Ok(squared_norm),
         Metric::Cosine if norm == 0.0 => Err(GalleryError::ZeroVector { identity: identity.to_owned(), row }),
         Metric::Cosine => {
             for value in vector.iter_mut() {

@@ -330,6 +330,19 @@ fn cosine_scales_vectors_of_any_length() {
 }
 
 #[test]
+fn a_scaled_gallery_is_rebuilt_from_its_own_vectors_bit_by_bit() {
+    let mut numbers = Numbers(21);
+    for dimension in [1, 2, 3, 8, 64] {
+        let vectors: Vec<f32> = (0..500 * dimension).map(|_| numbers.value() as f32).collect();
+        let build =
+            |vectors| Gallery::new(vectors, dimension, names(500), &["a"; 500], Metric::Cosine).unwrap();
+        let gallery = build(vectors);
+        let rebuilt = build(gallery.vectors().to_vec());
+        assert_eq!(rebuilt.vectors(), gallery.vectors(), "dimension {dimension}");
+    }
+}
+
+#[test]
 fn a_gallery_that_makes_no_sense_is_refused() {
     let build = |vectors: &[f32], dimension: usize, items: usize, stored: &[&str], metric: Metric| {
         Gallery::new(vectors.to_vec(), dimension, names(items), stored, metric).unwrap_err()
