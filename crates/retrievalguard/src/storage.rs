@@ -7,4 +7,6 @@
 pub mod atomic;
 pub mod digest;
 pub mod journal;
+pub mod manifest;
 pub mod npy;
+pub mod sample_cache;

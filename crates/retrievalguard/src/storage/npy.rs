@@ -1,7 +1,8 @@
-//! NumPy's `.npy` files of `f32` and `f64`: the format that embeddings travel in.
+//! NumPy's `.npy` files of floating-point numbers: the format that embeddings travel in.
 //!
-//! Read: format versions 1 to 3, both byte orders, C and Fortran order, any number of axes. Written: version 1,
-//! little-endian, C order, the same bytes that NumPy writes. Nothing in a header is believed before it has been held
+//! Read: float32, float64, and float16 (which clip-retrieval writes) widened to `f32`; format versions 1 to 3, both byte
+//! orders, C and Fortran order, any number of axes. Written: float32 and float64 in version 1, little-endian, C order, the
+//! same bytes that NumPy writes. Nothing in a header is believed before it has been held
 //! against the size of the file, so a lying header costs no memory.
 //!
 //! ```
@@ -139,7 +140,7 @@ pub enum NpyError {
 /// The numbers of an array, last axis fastest.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
-    /// Single precision.
+    /// Single precision, or half precision widened.
     F32(Vec<f32>),
     /// Double precision.
     F64(Vec<f64>),
@@ -246,6 +247,13 @@ pub fn read_from(reader: &mut impl Read, size: u64, path: &Path) -> Result<Array
         return Err(NpyError::Size { path: path.to_owned(), shape: header.shape, found, wanted });
     }
     let values = match header.element {
+        Element::F16 => {
+            let decode = match header.byte_order {
+                ByteOrder::Little => |bytes| half_to_single(u16::from_le_bytes(bytes)),
+                ByteOrder::Big => |bytes| half_to_single(u16::from_be_bytes(bytes)),
+            };
+            Values::F32(read_values(reader, elements, decode, path)?)
+        }
         Element::F32 => {
             let decode = match header.byte_order {
                 ByteOrder::Little => f32::from_le_bytes,
@@ -311,6 +319,19 @@ fn write_values<const SIZE: usize>(
         }
     }
     writer.write_all(&buffer)
+}
+
+/// The value of 16 bits in the half-precision format of IEEE 754; every one is an `f32`.
+fn half_to_single(bits: u16) -> f32 {
+    let sign = u32::from(bits >> 15) << 31;
+    let exponent = u32::from(bits >> 10) & 0x1f;
+    let fraction = u32::from(bits & 0x3ff);
+    match exponent {
+        // Subnormal: a whole multiple of 2⁻²⁴.
+        0 => f32::from_bits(sign | (fraction as f32 / 16_777_216.0).to_bits()),
+        31 => f32::from_bits(sign | 0x7f80_0000 | (fraction << 13)),
+        _ => f32::from_bits(sign | ((exponent + 112) << 23) | (fraction << 13)),
+    }
 }
 
 /// Room for numbers, or an error instead of an abort.

@@ -15,6 +15,7 @@ const GROWTH_DIGITS: usize = 21;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
+    F16,
     F32,
     F64,
 }
@@ -22,6 +23,7 @@ pub(super) enum Element {
 impl Element {
     pub(super) fn size(self) -> usize {
         match self {
+            Self::F16 => 2,
             Self::F32 => 4,
             Self::F64 => 8,
         }
@@ -214,8 +216,11 @@ fn value_length(text: &str) -> usize {
 }
 
 fn parse_element(value: &str) -> Result<(Element, ByteOrder), Fault> {
-    let refused = || fault("descr", value, "'<f4', '<f8', '>f4' or '>f8' (float32 or float64)");
+    let refused =
+        || fault("descr", value, "'<f2', '<f4' or '<f8', or the same with '>' (float16, float32 or float64)");
     match quoted(value).ok_or_else(refused)? {
+        ("<f2", "") => Ok((Element::F16, ByteOrder::Little)),
+        (">f2", "") => Ok((Element::F16, ByteOrder::Big)),
         ("<f4", "") => Ok((Element::F32, ByteOrder::Little)),
         ("<f8", "") => Ok((Element::F64, ByteOrder::Little)),
         (">f4", "") => Ok((Element::F32, ByteOrder::Big)),
@@ -295,7 +300,7 @@ mod tests {
             ("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "text"),
             ("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), 'more': 1}", "text"),
             ("{'descr': '<f4' 'fortran_order': False, 'shape': (1,)}", "descr"),
-            ("{'descr': '<f2', 'fortran_order': False, 'shape': (1,)}", "descr"),
+            ("{'descr': '<i4', 'fortran_order': False, 'shape': (1,)}", "descr"),
             ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "descr"),
             ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}", "descr"),
             ("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", "fortran_order"),

@@ -1,0 +1,591 @@
+//! A gallery on disk: its vectors, its items, and a manifest that says what they were made from.
+//!
+//! ```text
+//! gallery/
+//!   vectors.npy     f32, one row per item
+//!   items.jsonl     one {"identity": …, "label": …, "path": …} per row; the path may be missing
+//!   manifest.json   how it was made, and the SHA-256 of the other two; written last
+//! ```
+//!
+//! A directory without a manifest is unfinished. Reading checks sizes and digests before anything is believed, so what
+//! comes back is what was written.
+//!
+//! ```
+//! use retrievalguard::gallery::{Gallery, Metric};
+//! use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
+//! use retrievalguard::NormBound;
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("gallery");
+//! let names = ["cat-1", "dog-1"].map(String::from).to_vec();
+//! let gallery = Gallery::new(vec![0.0, 1.0, 1.0, 0.0], 2, names, &["cat", "dog"], Metric::Euclidean)?;
+//! GalleryDirectory::write(&path, &gallery, &[], Provenance::unknown(NormBound::UNIT))?;
+//!
+//! let stored = GalleryDirectory::read(&path)?;
+//! assert_eq!(stored.gallery.vectors(), gallery.vectors());
+//! assert_eq!(stored.manifest.items, 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::atomic::{self, AtomicFile, WriteError};
+use super::digest::{Digest, HashingReader, HashingWriter};
+use super::npy::{self, NpyError};
+use crate::gallery::{Gallery, GalleryError, Metric};
+use crate::{NormBound, Seed, Sigma};
+
+/// Version of the layout of a gallery directory.
+pub const GALLERY_FORMAT: u32 = 1;
+
+const MANIFEST: &str = "manifest.json";
+const VECTORS: &str = "vectors.npy";
+const ITEMS: &str = "items.jsonl";
+
+/// A manifest is a page of text; more is not one of ours.
+const MANIFEST_LIMIT: u64 = 1 << 20;
+
+/// Longest line of `items.jsonl`: two names and a path.
+const LINE_LIMIT: u64 = 1 << 20;
+
+/// Why a gallery directory could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StorageError {
+    /// A file could not be opened or read.
+    #[error("`{}` cannot be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The directory was never finished, or is not a gallery.
+    #[error("`{}` has no {MANIFEST}: it is no gallery, or one whose writing was interrupted", path.display())]
+    NoManifest {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file is larger than anything this tool writes there.
+    #[error("`{}` has {found} bytes, wanted at most {limit}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        found: u64,
+        /// The largest that is read.
+        limit: u64,
+    },
+    /// The layout has moved on.
+    #[error("`{}` has format version {found}, wanted {wanted}", path.display())]
+    Format {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The version that this tool reads.
+        wanted: u32,
+    },
+    /// Text that is not the JSON it should be.
+    #[error("line {line} of `{}` is not {wanted}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Which line, counted from 1.
+        line: usize,
+        /// What should stand there.
+        wanted: &'static str,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+    /// A file does not have the size that the manifest gives.
+    #[error("`{}` has {found} bytes, its manifest says {wanted}", path.display())]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        found: u64,
+        /// The size in the manifest.
+        wanted: u64,
+    },
+    /// A file was changed after the manifest was written.
+    #[error("`{}` has sha256 {found:.16}…, its manifest says {wanted:.16}…", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Its digest.
+        found: Digest,
+        /// The digest in the manifest.
+        wanted: Digest,
+    },
+    /// Two parts that belong together have different sizes.
+    #[error("`{}` has {found} {what}, its manifest says {wanted}", path.display())]
+    Count {
+        /// The file.
+        path: PathBuf,
+        /// What was counted.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many the manifest announces.
+        wanted: usize,
+    },
+    /// Paths are given for every item or for none.
+    #[error("{found} paths were given for {wanted} gallery items, wanted one for each or none")]
+    Paths {
+        /// How many were given.
+        found: usize,
+        /// How many items there are.
+        wanted: usize,
+    },
+    /// The vectors are not an array.
+    #[error(transparent)]
+    Array(#[from] NpyError),
+    /// The vectors are no gallery.
+    #[error("gallery `{}` cannot be used", path.display())]
+    Gallery {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: GalleryError,
+    },
+}
+
+/// Which randomness a gallery was smoothed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SeedRecord {
+    /// A fixed seed: the gallery can be made again.
+    Fixed(Seed),
+    /// A seed that was drawn and not kept.
+    Secret,
+}
+
+/// Program that ran the encoder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Engine {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// How the vectors of a gallery were made; unknown things are `None`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// Noise level, `None` for vectors of clean pictures or from elsewhere.
+    pub sigma: Option<Sigma>,
+    /// Samples behind each vector, 0 for the embedding of the clean picture, `None` if unknown.
+    pub samples: Option<u32>,
+    /// Randomness of the noise, if there was any.
+    pub seed: Option<SeedRecord>,
+    /// Norm bound `F` of the encoder.
+    pub norm_bound: NormBound,
+    /// Digest of the model file.
+    pub model: Option<Digest>,
+    /// Digest of the model contract: preprocessing and normalisation.
+    pub contract: Option<Digest>,
+    /// What ran the model.
+    pub engine: Option<Engine>,
+    /// Digest of the pictures and labels.
+    pub data_set: Option<Digest>,
+}
+
+impl Provenance {
+    /// For vectors that were made elsewhere: nothing is known but their norm.
+    pub fn unknown(norm_bound: NormBound) -> Self {
+        Self {
+            sigma: None,
+            samples: None,
+            seed: None,
+            norm_bound,
+            model: None,
+            contract: None,
+            engine: None,
+            data_set: None,
+        }
+    }
+}
+
+/// Size and digest of one file of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRecord {
+    /// Number of bytes.
+    pub bytes: u64,
+    /// SHA-256 of the bytes.
+    pub sha256: Digest,
+}
+
+/// What a gallery is and what it was made from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GalleryManifest {
+    /// Version of the layout, [`GALLERY_FORMAT`].
+    pub format: u32,
+    /// Version of the tool that wrote it.
+    pub tool: String,
+    /// Number of items.
+    pub items: usize,
+    /// Length of a vector.
+    pub dimension: usize,
+    /// How vectors are compared.
+    pub metric: Metric,
+    /// How the vectors were made.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// The file of vectors.
+    pub vectors_file: FileRecord,
+    /// The file of identities and labels.
+    pub items_file: FileRecord,
+}
+
+/// What the queries of a run are embedded with, to be held against a gallery.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuerySide {
+    /// Noise level of the queries.
+    pub sigma: Sigma,
+    /// Length of their embeddings.
+    pub dimension: usize,
+    /// Norm bound of their encoder.
+    pub norm_bound: NormBound,
+    /// Digest of the model file, if there is one.
+    pub model: Option<Digest>,
+    /// Digest of the model contract, if there is one.
+    pub contract: Option<Digest>,
+}
+
+/// One thing in which a gallery and the queries disagree.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Disagreement {
+    /// Another noise level.
+    Sigma {
+        /// That of the gallery.
+        gallery: Sigma,
+        /// That of the queries.
+        queries: Sigma,
+    },
+    /// Another length of embeddings.
+    Dimension {
+        /// That of the gallery.
+        gallery: usize,
+        /// That of the queries.
+        queries: usize,
+    },
+    /// Another norm bound.
+    NormBound {
+        /// That of the gallery.
+        gallery: NormBound,
+        /// That of the queries.
+        queries: NormBound,
+    },
+    /// Another model file.
+    Model {
+        /// That of the gallery.
+        gallery: Digest,
+        /// That of the queries.
+        queries: Digest,
+    },
+    /// Another preprocessing.
+    Contract {
+        /// That of the gallery.
+        gallery: Digest,
+        /// That of the queries.
+        queries: Digest,
+    },
+}
+
+impl fmt::Display for Disagreement {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sigma { gallery, queries } => {
+                write!(formatter, "was smoothed with sigma {gallery}, the queries with {queries}")
+            }
+            Self::Dimension { gallery, queries } => {
+                write!(formatter, "has vectors of dimension {gallery}, the queries of {queries}")
+            }
+            Self::NormBound { gallery, queries } => {
+                write!(formatter, "has norm bound {gallery}, the queries {queries}")
+            }
+            Self::Model { gallery, queries } => {
+                write!(formatter, "was embedded by model {gallery:.12}…, the queries by {queries:.12}…")
+            }
+            Self::Contract { gallery, queries } => {
+                write!(formatter, "was prepared by contract {gallery:.12}…, the queries by {queries:.12}…")
+            }
+        }
+    }
+}
+
+/// A gallery and queries that do not belong together, with every reason.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("gallery `{gallery}` {}", .disagreements.iter().map(ToString::to_string).collect::<Vec<_>>().join("; it "))]
+pub struct Mismatch {
+    /// Name of the gallery.
+    pub gallery: String,
+    /// What differs, at least one thing.
+    pub disagreements: Vec<Disagreement>,
+}
+
+impl GalleryManifest {
+    /// Whether queries made with `queries` may be asked of the gallery called `name`.
+    ///
+    /// What either side does not know is not compared, see [`GalleryManifest::unknown`]; a gallery of clean embeddings
+    /// has no noise level and serves every one.
+    pub fn check_against(&self, name: &str, queries: &QuerySide) -> Result<(), Mismatch> {
+        let own = &self.provenance;
+        let mut disagreements = Vec::new();
+        if let Some(gallery) = own.sigma.filter(|&sigma| sigma != queries.sigma) {
+            disagreements.push(Disagreement::Sigma { gallery, queries: queries.sigma });
+        }
+        if self.dimension != queries.dimension {
+            let (gallery, queries) = (self.dimension, queries.dimension);
+            disagreements.push(Disagreement::Dimension { gallery, queries });
+        }
+        if own.norm_bound != queries.norm_bound {
+            let (gallery, queries) = (own.norm_bound, queries.norm_bound);
+            disagreements.push(Disagreement::NormBound { gallery, queries });
+        }
+        if let Some((gallery, queries)) = own.model.zip(queries.model).filter(|(left, right)| left != right) {
+            disagreements.push(Disagreement::Model { gallery, queries });
+        }
+        if let Some((gallery, queries)) =
+            own.contract.zip(queries.contract).filter(|(left, right)| left != right)
+        {
+            disagreements.push(Disagreement::Contract { gallery, queries });
+        }
+        if disagreements.is_empty() {
+            Ok(())
+        } else {
+            Err(Mismatch { gallery: name.to_owned(), disagreements })
+        }
+    }
+
+    /// Names of the things that the manifest does not know and that can therefore not be checked.
+    pub fn unknown(&self) -> Vec<&'static str> {
+        let own = &self.provenance;
+        [
+            ("samples", own.samples.is_none()),
+            ("model", own.model.is_none()),
+            ("contract", own.contract.is_none()),
+            ("engine", own.engine.is_none()),
+            ("data set", own.data_set.is_none()),
+        ]
+        .into_iter()
+        .filter_map(|(name, missing)| missing.then_some(name))
+        .collect()
+    }
+}
+
+/// One line of `items.jsonl`.
+#[derive(Serialize, Deserialize)]
+struct Item<'a> {
+    identity: std::borrow::Cow<'a, str>,
+    label: std::borrow::Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    path: Option<std::borrow::Cow<'a, str>>,
+}
+
+/// A gallery as it stands on disk.
+#[derive(Clone, Debug)]
+pub struct GalleryDirectory {
+    /// The vectors with their labels and identities.
+    pub gallery: Gallery,
+    /// Where each item's picture was, if that was stored.
+    pub paths: Vec<Option<String>>,
+    /// What the gallery was made from.
+    pub manifest: GalleryManifest,
+}
+
+impl GalleryDirectory {
+    /// Writes a gallery, replacing the one that may be there; `paths` has one entry per item or none.
+    ///
+    /// Interrupted, it leaves a directory without a manifest, which [`GalleryDirectory::read`] refuses.
+    pub fn write(
+        directory: &Path,
+        gallery: &Gallery,
+        paths: &[Option<String>],
+        provenance: Provenance,
+    ) -> Result<GalleryManifest, StorageError> {
+        if !paths.is_empty() && paths.len() != gallery.len() {
+            return Err(StorageError::Paths { found: paths.len(), wanted: gallery.len() });
+        }
+        let failed = |error| WriteError::new(directory, error);
+        fs::create_dir_all(directory).map_err(failed)?;
+        match fs::remove_file(directory.join(MANIFEST)) {
+            Ok(()) => atomic::sync_directory(directory).map_err(failed)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error).into()),
+        }
+
+        let vectors_file = write_hashed(&directory.join(VECTORS), |writer| {
+            npy::write_f32_to(writer, &[gallery.len(), gallery.dimension()], gallery.vectors())
+        })?;
+        let items_file = write_hashed(&directory.join(ITEMS), |writer| {
+            for row in 0..gallery.len() {
+                let item = Item {
+                    identity: gallery.identity(row).into(),
+                    label: gallery.label_name(gallery.label(row)).into(),
+                    path: paths.get(row).and_then(Option::as_deref).map(Into::into),
+                };
+                serde_json::to_writer(&mut *writer, &item)?;
+                writer.write_all(b"\n")?;
+            }
+            Ok(())
+        })?;
+        let manifest = GalleryManifest {
+            format: GALLERY_FORMAT,
+            tool: concat!("retrievalguard ", env!("CARGO_PKG_VERSION")).to_owned(),
+            items: gallery.len(),
+            dimension: gallery.dimension(),
+            metric: gallery.metric(),
+            provenance,
+            vectors_file,
+            items_file,
+        };
+        let mut text = serde_json::to_string_pretty(&manifest)
+            .map_err(|error| WriteError::new(&directory.join(MANIFEST), error.into()))?;
+        text.push('\n');
+        atomic::write(&directory.join(MANIFEST), text.as_bytes())?;
+        Ok(manifest)
+    }
+
+    /// Reads the manifest alone.
+    pub fn read_manifest(directory: &Path) -> Result<GalleryManifest, StorageError> {
+        let path = directory.join(MANIFEST);
+        let text = match read_small(&path, MANIFEST_LIMIT) {
+            Err(StorageError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Err(StorageError::NoManifest { path: directory.to_owned() });
+            }
+            other => other?,
+        };
+        let wanted = "a gallery manifest";
+        let refused = |source: serde_json::Error| {
+            let line = source.line();
+            StorageError::Json { path: path.clone(), line, wanted, source }
+        };
+        // The version first, so that another layout is told apart from a broken file.
+        #[derive(Deserialize)]
+        struct Version {
+            format: u64,
+        }
+        let Version { format } = serde_json::from_slice(&text).map_err(refused)?;
+        if format != u64::from(GALLERY_FORMAT) {
+            return Err(StorageError::Format { path, found: format, wanted: GALLERY_FORMAT });
+        }
+        serde_json::from_slice(&text).map_err(refused)
+    }
+
+    /// Reads a gallery and holds every file against the manifest.
+    pub fn read(directory: &Path) -> Result<Self, StorageError> {
+        let manifest = Self::read_manifest(directory)?;
+
+        let path = directory.join(VECTORS);
+        let mut reader = open_recorded(&path, &manifest.vectors_file)?;
+        let array = npy::read_from(&mut reader, manifest.vectors_file.bytes, &path)?;
+        check_digest(reader, &path, &manifest.vectors_file)?;
+        let matrix = array.into_matrix(&path)?;
+        let count = |what, found, wanted| StorageError::Count { path: path.clone(), what, found, wanted };
+        if matrix.rows != manifest.items {
+            return Err(count("vectors", matrix.rows, manifest.items));
+        }
+        if matrix.columns != manifest.dimension {
+            return Err(count("components per vector", matrix.columns, manifest.dimension));
+        }
+
+        let path = directory.join(ITEMS);
+        let mut reader = open_recorded(&path, &manifest.items_file)?;
+        let (mut identities, mut labels, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+        let mut line = Vec::new();
+        let mut lines = BufReader::new(&mut reader);
+        loop {
+            line.clear();
+            let read = io::Read::take(&mut lines, LINE_LIMIT).read_until(b'\n', &mut line);
+            let length = read.map_err(|source| StorageError::Read { path: path.clone(), source })?;
+            if length == 0 {
+                break;
+            }
+            let item: Item<'_> = serde_json::from_slice(&line).map_err(|source| StorageError::Json {
+                path: path.clone(),
+                line: identities.len() + 1,
+                wanted: "an item with identity and label",
+                source,
+            })?;
+            identities.push(item.identity.into_owned());
+            labels.push(item.label.into_owned());
+            paths.push(item.path.map(std::borrow::Cow::into_owned));
+        }
+        check_digest(reader, &path, &manifest.items_file)?;
+        if identities.len() != manifest.items {
+            let (found, wanted) = (identities.len(), manifest.items);
+            return Err(StorageError::Count { path, what: "items", found, wanted });
+        }
+
+        let gallery = Gallery::new(matrix.values, manifest.dimension, identities, &labels, manifest.metric)
+            .map_err(|source| StorageError::Gallery { path: directory.to_owned(), source })?;
+        Ok(Self { gallery, paths, manifest })
+    }
+}
+
+/// Writes a file through a digest.
+pub(super) fn write_hashed(
+    path: &Path,
+    content: impl FnOnce(&mut HashingWriter<AtomicFile>) -> io::Result<()>,
+) -> Result<FileRecord, WriteError> {
+    let mut writer = HashingWriter::new(AtomicFile::create(path)?);
+    content(&mut writer).map_err(|error| WriteError::new(path, error))?;
+    let (file, sha256, bytes) = writer.finish();
+    file.commit()?;
+    Ok(FileRecord { bytes, sha256 })
+}
+
+/// Opens a file whose size is the recorded one.
+pub(super) fn open_recorded(
+    path: &Path,
+    record: &FileRecord,
+) -> Result<HashingReader<BufReader<File>>, StorageError> {
+    let failed = |source| StorageError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?.len();
+    if found != record.bytes {
+        return Err(StorageError::Size { path: path.to_owned(), found, wanted: record.bytes });
+    }
+    Ok(HashingReader::new(BufReader::with_capacity(1 << 16, file)))
+}
+
+/// Checks the digest of a file that was read to its end.
+pub(super) fn check_digest(
+    reader: HashingReader<BufReader<File>>,
+    path: &Path,
+    record: &FileRecord,
+) -> Result<(), StorageError> {
+    let (found, _) = reader.finish();
+    if found == record.sha256 {
+        Ok(())
+    } else {
+        Err(StorageError::Changed { path: path.to_owned(), found, wanted: record.sha256 })
+    }
+}
+
+/// Reads a file that has no business being large.
+pub(super) fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, StorageError> {
+    let failed = |source| StorageError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, limit + 1), &mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > limit {
+        let found = fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
+        return Err(StorageError::TooLarge { path: path.to_owned(), found, limit });
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

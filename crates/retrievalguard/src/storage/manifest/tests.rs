@@ -1,0 +1,200 @@
+//! Galleries written and read back, damaged, lied about, and held against queries.
+
+use super::*;
+
+fn gallery(metric: Metric) -> Gallery {
+    let vectors = (1..=12).map(|number| number as f32 / 7.0).collect();
+    let identities = ["cat 1", "kätzchen \"2\"", "dog\n1", "cat 1"].map(String::from).to_vec();
+    Gallery::new(vectors, 3, identities, &["cat", "cat", "dog", "cat"], metric).unwrap()
+}
+
+fn provenance() -> Provenance {
+    Provenance {
+        sigma: Some(Sigma::new(0.1).unwrap()),
+        samples: Some(16),
+        seed: Some(SeedRecord::Fixed(Seed::from_bytes([0xfe; 16]))),
+        norm_bound: NormBound::UNIT,
+        model: Some(Digest::of_bytes(b"model")),
+        contract: Some(Digest::of_bytes(b"contract")),
+        engine: Some(Engine { name: "rten".into(), version: "0.25".into() }),
+        data_set: None,
+    }
+}
+
+fn paths() -> Vec<Option<String>> {
+    ["a.jpg", "b.jpg", "c.jpg"].map(|path| Some(path.to_owned())).into_iter().chain([None]).collect()
+}
+
+/// A gallery in a temporary directory.
+fn stored() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("inner/gallery");
+    GalleryDirectory::write(&path, &gallery(Metric::Cosine), &paths(), provenance()).unwrap();
+    (folder, path)
+}
+
+/// Changes one thing in the text of a manifest.
+fn edit(directory: &Path, from: &str, to: &str) {
+    let path = directory.join(MANIFEST);
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(&path, text.replacen(from, to, 1)).unwrap();
+}
+
+#[test]
+fn a_gallery_is_read_back_as_it_was_written() {
+    for metric in [Metric::Euclidean, Metric::Cosine] {
+        let folder = tempfile::tempdir().unwrap();
+        let written = gallery(metric);
+        let manifest = GalleryDirectory::write(folder.path(), &written, &paths(), provenance()).unwrap();
+        let found = GalleryDirectory::read(folder.path()).unwrap();
+        assert_eq!(found.manifest, manifest);
+        assert_eq!(found.paths, paths());
+        assert_eq!(found.gallery.vectors(), written.vectors());
+        assert_eq!(found.gallery.metric(), metric);
+        for row in 0..written.len() {
+            assert_eq!(found.gallery.identity(row), written.identity(row));
+            let name = |gallery: &Gallery| gallery.label_name(gallery.label(row)).to_owned();
+            assert_eq!(name(&found.gallery), name(&written));
+        }
+    }
+}
+
+#[test]
+fn the_same_gallery_is_the_same_bytes() {
+    let ((_first, one), (_second, other)) = (stored(), stored());
+    for name in [MANIFEST, VECTORS, ITEMS] {
+        assert_eq!(fs::read(one.join(name)).unwrap(), fs::read(other.join(name)).unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn a_gallery_from_elsewhere_knows_what_it_does_not_know() {
+    let folder = tempfile::tempdir().unwrap();
+    let unknown = Provenance::unknown(NormBound::UNIT);
+    GalleryDirectory::write(folder.path(), &gallery(Metric::Euclidean), &[], unknown.clone()).unwrap();
+    let manifest = GalleryDirectory::read(folder.path()).unwrap().manifest;
+    assert_eq!(manifest.provenance, unknown);
+    assert_eq!(manifest.unknown(), ["samples", "model", "contract", "engine", "data set"]);
+    let secret = Provenance { seed: Some(SeedRecord::Secret), ..provenance() };
+    GalleryDirectory::write(folder.path(), &gallery(Metric::Euclidean), &[], secret.clone()).unwrap();
+    assert_eq!(GalleryDirectory::read(folder.path()).unwrap().manifest.provenance, secret);
+}
+
+#[test]
+fn a_directory_without_a_manifest_is_unfinished() {
+    let (_folder, path) = stored();
+    fs::remove_file(path.join(MANIFEST)).unwrap();
+    let error = GalleryDirectory::read(&path).unwrap_err();
+    assert!(matches!(error, StorageError::NoManifest { .. }), "{error}");
+    assert!(error.to_string().contains("has no manifest.json"), "{error}");
+    let error = GalleryDirectory::read(Path::new("/nowhere")).unwrap_err();
+    assert!(matches!(error, StorageError::NoManifest { .. }), "{error}");
+}
+
+#[test]
+fn any_changed_byte_of_any_file_is_noticed() {
+    let (_folder, path) = stored();
+    for name in [VECTORS, ITEMS] {
+        let whole = fs::read(path.join(name)).unwrap();
+        for place in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[place] ^= 1;
+            fs::write(path.join(name), &bytes).unwrap();
+            assert!(GalleryDirectory::read(&path).is_err(), "byte {place} of {name}");
+        }
+        for length in 0..whole.len() {
+            fs::write(path.join(name), &whole[..length]).unwrap();
+            let error = GalleryDirectory::read(&path).unwrap_err();
+            assert!(matches!(error, StorageError::Size { .. }), "{name} cut to {length}: {error}");
+        }
+        fs::write(path.join(name), &whole).unwrap();
+    }
+    let manifest = fs::read(path.join(MANIFEST)).unwrap();
+    for length in 0..manifest.len() - 1 {
+        fs::write(path.join(MANIFEST), &manifest[..length]).unwrap();
+        let error = GalleryDirectory::read(&path).unwrap_err();
+        assert!(matches!(error, StorageError::Json { .. }), "manifest cut to {length}: {error}");
+    }
+}
+
+#[test]
+fn lying_manifests_are_refused() {
+    let table = [
+        ("\"format\": 1", "\"format\": 7", "has format version 7, wanted 1"),
+        ("\"items\": 4", "\"items\": 5", "has 4 vectors, its manifest says 5"),
+        ("\"dimension\": 3", "\"dimension\": 4", "has 3 components per vector, its manifest says 4"),
+        ("\"sigma\": 0.1", "\"sigma\": -0.1", "is not a gallery manifest"),
+        ("\"metric\": \"cosine\"", "\"metric\": \"manhattan\"", "is not a gallery manifest"),
+        ("\"items\": 4", "\"items\": -4", "is not a gallery manifest"),
+        ("\"bytes\": 1", "\"bytes\": 9999999991", "its manifest says 9999999991"),
+    ];
+    for (from, to, wanted) in table {
+        let (_folder, path) = stored();
+        edit(&path, from, to);
+        let error = GalleryDirectory::read(&path).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{to}: {error}");
+    }
+    let (_folder, path) = stored();
+    fs::write(path.join(MANIFEST), vec![b' '; (MANIFEST_LIMIT + 1) as usize]).unwrap();
+    assert!(matches!(GalleryDirectory::read(&path), Err(StorageError::TooLarge { .. })));
+}
+
+#[test]
+fn vectors_that_are_no_numbers_are_refused_even_with_a_true_digest() {
+    let (_folder, path) = stored();
+    let mut bytes = fs::read(path.join(VECTORS)).unwrap();
+    let before = Digest::of_bytes(&bytes).to_string();
+    let place = bytes.len() - 4;
+    bytes[place..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(path.join(VECTORS), &bytes).unwrap();
+    edit(&path, &before, &Digest::of_bytes(&bytes).to_string());
+    let error = GalleryDirectory::read(&path).unwrap_err();
+    assert!(
+        matches!(&error, StorageError::Gallery { source: GalleryError::NotFinite { row: 3, .. }, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn paths_are_given_for_all_items_or_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let written =
+        GalleryDirectory::write(folder.path(), &gallery(Metric::Cosine), &paths()[..2], provenance());
+    assert!(matches!(written, Err(StorageError::Paths { found: 2, wanted: 4 })));
+}
+
+#[test]
+fn every_disagreement_with_the_queries_is_said() {
+    let (_folder, path) = stored();
+    let manifest = GalleryDirectory::read_manifest(&path).unwrap();
+    let queries = QuerySide {
+        sigma: Sigma::new(0.1).unwrap(),
+        dimension: 3,
+        norm_bound: NormBound::UNIT,
+        model: Some(Digest::of_bytes(b"model")),
+        contract: Some(Digest::of_bytes(b"contract")),
+    };
+    assert_eq!(manifest.check_against("x", &queries), Ok(()));
+    assert_eq!(manifest.check_against("x", &QuerySide { model: None, ..queries.clone() }), Ok(()));
+    let louder = QuerySide { sigma: Sigma::new(0.25).unwrap(), ..queries.clone() };
+    assert_eq!(
+        manifest.check_against("x", &louder).unwrap_err().to_string(),
+        "gallery `x` was smoothed with sigma 0.1, the queries with 0.25"
+    );
+    let other = QuerySide {
+        dimension: 4,
+        norm_bound: NormBound::new(2.0).unwrap(),
+        model: Some(Digest::of_bytes(b"other")),
+        contract: Some(Digest::of_bytes(b"other")),
+        ..queries
+    };
+    assert_eq!(
+        manifest.check_against("x", &other).unwrap_err().to_string(),
+        "gallery `x` has vectors of dimension 3, the queries of 4; it has norm bound 1, the queries 2; \
+         it was embedded by model 9372c470eead…, the queries by d9298a10d1b0…; \
+         it was prepared by contract cc8321d6375c…, the queries by d9298a10d1b0…"
+    );
+    let clean = GalleryManifest { provenance: Provenance { sigma: None, ..manifest.provenance }, ..manifest };
+    assert_eq!(clean.check_against("x", &louder), Ok(()));
+}
