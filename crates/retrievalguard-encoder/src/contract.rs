@@ -1,0 +1,396 @@
+//! The model contract: what stands between a picture file and the numbers an encoder was trained on.
+//!
+//! An ONNX file says how large its input is, but not how pictures are brought to that size, in which order the
+//! channels stand or what is subtracted from them; a wrong guess costs recall without any error. `encoder.toml` beside
+//! the model says it, and a `config.json` of timm is understood too. Noise is added to pixels in `[0, 1]`, before mean
+//! and standard deviation.
+//!
+//! ```
+//! use retrievalguard_encoder::contract::{Contract, Crop, Interpolation, Resize};
+//!
+//! let contract = Contract::from_toml(
+//!     r#"
+//!     [input]
+//!     channels = 3
+//!     height = 224
+//!     width = 224
+//!     mean = [0.485, 0.456, 0.406]
+//!     std = [0.229, 0.224, 0.225]
+//!
+//!     [resize]
+//!     rule = "shorter-side"
+//!     size = 256
+//!     interpolation = "bilinear"
+//!
+//!     [crop]
+//!     rule = "centre"
+//!
+//!     [output]
+//!     normalise = true
+//!     "#,
+//! )?;
+//! assert_eq!(contract.resize, Resize::ShorterSide { size: 256, interpolation: Interpolation::Bilinear });
+//! assert_eq!(contract.crop, Crop::Centre);
+//! assert_eq!(contract.norm_bound().get(), 1.0);
+//! assert_eq!(Contract::from_toml(&contract.to_toml())?, contract);
+//! # Ok::<(), retrievalguard_encoder::contract::ContractFault>(())
+//! ```
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use retrievalguard::NormBound;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+mod timm;
+
+/// Name of the contract file that is looked for first.
+const FILE_NAME: &str = "encoder.toml";
+
+/// What an encoder wants from a picture and promises about its output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contract {
+    /// The tensor that the encoder takes.
+    pub input: Input,
+    /// How a picture is scaled.
+    pub resize: Resize,
+    /// How the scaled picture is cut to the input's size.
+    pub crop: Crop,
+    /// The tensor that the encoder gives.
+    pub output: Output,
+}
+
+/// The tensor that an encoder takes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// Name of the input in the ONNX graph; its only input when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Number of channels: 1 (grey) or 3 (colour).
+    pub channels: usize,
+    /// Height in pixels.
+    pub height: usize,
+    /// Width in pixels.
+    pub width: usize,
+    /// Order of the channels of a colour picture.
+    #[serde(default)]
+    pub channel_order: ChannelOrder,
+    /// Order of the axes.
+    #[serde(default)]
+    pub layout: Layout,
+    /// Subtracted from pixels in `[0, 1]`, one number per channel in the encoder's order.
+    pub mean: Vec<f64>,
+    /// Divides what is left, one number per channel in the encoder's order.
+    pub std: Vec<f64>,
+}
+
+/// Order of the channels of a colour picture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChannelOrder {
+    /// Red, green, blue: torchvision and timm.
+    #[default]
+    Rgb,
+    /// Blue, green, red: OpenCV and Caffe.
+    Bgr,
+}
+
+/// Order of the axes of the input tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// Batch, channel, row, column: PyTorch.
+    #[default]
+    Nchw,
+    /// Batch, row, column, channel: TensorFlow.
+    Nhwc,
+}
+
+/// How a picture is scaled; the filters are Pillow's, which average over the source when they shrink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Resize {
+    /// The shorter side becomes `size`, the other keeps the proportions: torchvision's `Resize(size)`.
+    ShorterSide {
+        /// Length of the shorter side afterwards.
+        size: usize,
+        /// Filter.
+        interpolation: Interpolation,
+    },
+    /// Both sides are given, whatever the proportions: torchvision's `Resize((height, width))`.
+    Exact {
+        /// Height afterwards.
+        height: usize,
+        /// Width afterwards.
+        width: usize,
+        /// Filter.
+        interpolation: Interpolation,
+    },
+    /// Pictures already have the right size.
+    None {},
+}
+
+/// Pillow's name for the filter with which a picture is scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Interpolation {
+    /// The nearest pixel.
+    Nearest,
+    /// A triangle of support 1.
+    Bilinear,
+    /// A cubic with `a = −0.5`, support 2.
+    Bicubic,
+    /// A windowed sinc, support 3.
+    Lanczos,
+}
+
+/// How the scaled picture is cut to the input's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Crop {
+    /// The middle, as torchvision's `CenterCrop` rounds it.
+    Centre,
+    /// Nothing is cut off.
+    None,
+}
+
+/// The tensor that an encoder gives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Output {
+    /// Name of the output in the ONNX graph; its first output when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Whether the tool scales every embedding to length 1.
+    pub normalise: bool,
+    /// Norm bound `F`; 1 when the tool normalises, otherwise what the network itself guarantees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub norm_bound: Option<NormBound>,
+}
+
+/// Why a model has no usable contract; every variant names the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContractError {
+    /// Nothing beside the model describes it.
+    #[error("model `{model}` has no contract: looked for {}", list(looked_for))]
+    Missing {
+        /// The model.
+        model: PathBuf,
+        /// Every file that would have been read.
+        looked_for: Vec<PathBuf>,
+    },
+    /// Two files beside the model describe it.
+    #[error("model `{model}` has two contracts, wanted one: {}", list(found))]
+    Ambiguous {
+        /// The model.
+        model: PathBuf,
+        /// The files.
+        found: Vec<PathBuf>,
+    },
+    /// The file cannot be read.
+    #[error("contract `{path}` cannot be read")]
+    Read {
+        /// The contract file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file can be read but makes no sense.
+    #[error("contract `{path}` is not usable")]
+    Content {
+        /// The contract file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ContractFault,
+    },
+}
+
+/// What is wrong with the text of a contract.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContractFault {
+    /// Not TOML, a key that nobody knows, a key that is missing or a value of the wrong kind.
+    #[error("line {line}: {message}")]
+    Toml {
+        /// Line, counted from 1.
+        line: usize,
+        /// What the parser said; it names the key.
+        message: String,
+    },
+    /// Not JSON.
+    #[error("it is not JSON")]
+    Json(#[from] serde_json::Error),
+    /// JSON without timm's fields.
+    #[error("it is not a timm configuration: found no `{missing}`")]
+    NotTimm {
+        /// The key that is missing.
+        missing: &'static str,
+    },
+    /// A field has a value that is not supported.
+    #[error("`{field}` is {found}, wanted {wanted}")]
+    Value {
+        /// The field.
+        field: &'static str,
+        /// What was found.
+        found: String,
+        /// What would have been accepted.
+        wanted: String,
+    },
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", ")
+}
+
+impl Contract {
+    /// Reads the contract of a model: `encoder.toml` or `<model's stem>.toml`, else timm's `config.json`, all in the
+    /// model's folder.
+    pub fn for_model(model: &Path) -> Result<Self, ContractError> {
+        Self::read(&Self::find(model)?)
+    }
+
+    /// Finds the file that [`for_model`](Self::for_model) reads.
+    pub fn find(model: &Path) -> Result<PathBuf, ContractError> {
+        let toml = [model.with_file_name(FILE_NAME), model.with_extension("toml")];
+        let json = model.with_file_name("config.json");
+        let mut found: Vec<PathBuf> = toml.iter().filter(|path| path.is_file()).cloned().collect();
+        found.dedup();
+        match <[PathBuf; 1]>::try_from(found) {
+            Ok([path]) => Ok(path),
+            Err(found) if found.is_empty() && json.is_file() => Ok(json),
+            Err(found) if found.is_empty() => {
+                let looked_for = toml.into_iter().chain([json]).collect();
+                Err(ContractError::Missing { model: model.to_owned(), looked_for })
+            }
+            Err(found) => Err(ContractError::Ambiguous { model: model.to_owned(), found }),
+        }
+    }
+
+    /// Reads one contract file; timm's if its name ends in `.json`.
+    pub fn read(path: &Path) -> Result<Self, ContractError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| ContractError::Read { path: path.to_owned(), source })?;
+        let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+        let contract = if json { Self::from_timm(&text) } else { Self::from_toml(&text) };
+        contract.map_err(|source| ContractError::Content { path: path.to_owned(), source })
+    }
+
+    /// Reads the text of an `encoder.toml`.
+    pub fn from_toml(text: &str) -> Result<Self, ContractFault> {
+        let contract: Self = toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            ContractFault::Toml {
+                line: before.matches('\n').count() + 1,
+                message: error.message().to_owned(),
+            }
+        })?;
+        contract.check()?;
+        Ok(contract)
+    }
+
+    /// Reads the text of a timm `config.json`; what timm leaves open takes timm's default.
+    ///
+    /// timm says nothing about the embedding, so the tool normalises it (`F = 1`).
+    pub fn from_timm(text: &str) -> Result<Self, ContractFault> {
+        let contract = timm::read(text)?;
+        contract.check()?;
+        Ok(contract)
+    }
+
+    /// The text of an `encoder.toml` that reads back as this contract.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("strings, numbers and tables are all that a contract holds")
+    }
+
+    /// SHA-256, in hexadecimal, of everything that the contract says.
+    pub fn hash(&self) -> String {
+        let canonical = serde_json::to_vec(self).expect("a contract has no map with keys other than strings");
+        let mut hash = Sha256::new();
+        hash.update(b"retrievalguard contract 1\n");
+        hash.update(canonical);
+        hexadecimal(&hash.finalize())
+    }
+
+    /// Norm bound `F` of the embeddings as the tool hands them on.
+    pub fn norm_bound(&self) -> NormBound {
+        self.output.norm_bound.unwrap_or(NormBound::UNIT)
+    }
+
+    /// Shape of one picture as the tool holds it: channels, height, width, whatever the encoder's layout.
+    pub fn picture_shape(&self) -> [usize; 3] {
+        [self.input.channels, self.input.height, self.input.width]
+    }
+
+    /// Checks what the types cannot say: sizes that fit each other, numbers that can be divided by, a bound.
+    pub fn check(&self) -> Result<(), ContractFault> {
+        let Input { channels, height, width, ref mean, ref std, .. } = self.input;
+        if ![1, 3].contains(&channels) {
+            return fault("input.channels", channels, "1 or 3");
+        }
+        for (field, side) in [("input.height", height), ("input.width", width)] {
+            if !(1..=65_536).contains(&side) {
+                return fault(field, side, "a number from 1 to 65536");
+            }
+        }
+        for (field, numbers) in [("input.mean", mean), ("input.std", std)] {
+            if numbers.len() != channels {
+                let wanted = format!("{channels}, one per channel");
+                return fault(field, format!("a list of {}", numbers.len()), wanted);
+            }
+        }
+        if let Some(number) = mean.iter().find(|number| !number.is_finite()) {
+            return fault("input.mean", number, "finite numbers");
+        }
+        if let Some(number) = std.iter().find(|number| !(number.is_finite() && (**number as f32) > 0.0)) {
+            return fault("input.std", number, "finite numbers above 0");
+        }
+        let crops = self.crop == Crop::Centre;
+        match self.resize {
+            Resize::ShorterSide { size, .. } => {
+                if size < height.max(width) {
+                    let wanted = format!("at least the input's {height} × {width}, which is cut out of it");
+                    return fault("resize.size", size, wanted);
+                }
+                if !crops {
+                    return fault("crop.rule", "`none`", "`centre` after `shorter-side`");
+                }
+            }
+            Resize::Exact { height: scaled_height, width: scaled_width, .. } => {
+                let fits = (scaled_height, scaled_width) == (height, width);
+                let covers = scaled_height >= height && scaled_width >= width;
+                if !(fits || crops && covers) {
+                    let found = format!("{scaled_height} × {scaled_width}");
+                    let wanted = format!("{height} × {width}, or more and a crop");
+                    return fault("resize", found, wanted);
+                }
+            }
+            Resize::None {} => {}
+        }
+        match self.output.norm_bound {
+            Some(bound) if self.output.normalise && bound != NormBound::UNIT => {
+                fault("output.norm_bound", bound.get(), "1, since `output.normalise` is true")
+            }
+            None if !self.output.normalise => {
+                fault("output.norm_bound", "missing", "a number, since `output.normalise` is false")
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+fn fault(field: &'static str, found: impl ToString, wanted: impl Into<String>) -> Result<(), ContractFault> {
+    Err(ContractFault::Value { field, found: found.to_string(), wanted: wanted.into() })
+}
+
+/// Lower-case hexadecimal digits of a hash.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+use super::*;
+
+const PLAIN: &str = r#"
+[input]
+channels = 1
+height = 28
+width = 28
+mean = [0.0]
+std = [1.0]
+
+[resize]
+rule = "none"
+
+[crop]
+rule = "none"
+
+[output]
+normalise = true
+"#;
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("retrievalguard-contract-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn an_unknown_key_is_an_error_that_names_it_and_its_line() {
+    let cases = [
+        (PLAIN.replace("height", "heigth"), 4, "heigth"),
+        (PLAIN.replace("rule = \"none\"\n\n[crop]", "rule = \"none\"\nsize = 3\n\n[crop]"), 10, "size"),
+        (format!("{PLAIN}colour = 1\n"), 17, "colour"),
+        (format!("surprise = 1\n{PLAIN}"), 1, "surprise"),
+    ];
+    for (text, line, key) in cases {
+        let error = Contract::from_toml(&text).unwrap_err();
+        let ContractFault::Toml { line: found, message } = error else { panic!("{key}: {error}") };
+        assert!(message.contains(&format!("`{key}`")), "{key}: {message}");
+        assert!(found.abs_diff(line) <= 2, "{key}: line {found}");
+    }
+}
+
+#[test]
+fn impossible_values_are_refused() {
+    let cases = [
+        ("channels = 1", "channels = 2", "input.channels"),
+        ("height = 28", "height = 0", "input.height"),
+        ("mean = [0.0]", "mean = [0.0, 0.0]", "input.mean"),
+        ("std = [1.0]", "std = [0.0]", "input.std"),
+        ("std = [1.0]", "std = [1e-60]", "input.std"),
+        ("mean = [0.0]", "mean = [nan]", "input.mean"),
+        ("normalise = true", "normalise = false", "output.norm_bound"),
+        ("normalise = true", "normalise = true\nnorm_bound = 2.0", "output.norm_bound"),
+        (
+            "rule = \"none\"\n\n[crop]",
+            "rule = \"shorter-side\"\nsize = 32\ninterpolation = \"bicubic\"\n\n[crop]",
+            "crop.rule",
+        ),
+        (
+            "rule = \"none\"\n\n[crop]",
+            "rule = \"shorter-side\"\nsize = 20\ninterpolation = \"bicubic\"\n\n[crop]",
+            "resize.size",
+        ),
+        (
+            "rule = \"none\"\n\n[crop]",
+            "rule = \"exact\"\nheight = 20\nwidth = 28\ninterpolation = \"nearest\"\n\n[crop]",
+            "resize",
+        ),
+    ];
+    for (from, to, wanted) in cases {
+        let error = Contract::from_toml(&PLAIN.replace(from, to)).unwrap_err();
+        assert!(matches!(&error, ContractFault::Value { field, .. } if *field == wanted), "{to}: {error}");
+    }
+}
+
+#[test]
+fn what_is_written_reads_back_and_has_the_same_hash() {
+    for text in [PLAIN.to_owned(), PLAIN.replace("normalise = true", "normalise = false\nnorm_bound = 2.5")] {
+        let contract = Contract::from_toml(&text).unwrap();
+        let again = Contract::from_toml(&contract.to_toml()).unwrap();
+        assert_eq!(again, contract);
+        assert_eq!(again.hash(), contract.hash());
+    }
+}
+
+#[test]
+fn every_field_changes_the_hash() {
+    let contract = Contract::from_toml(PLAIN).unwrap();
+    let changes: [fn(&mut Contract); 9] = [
+        |contract| contract.input.name = Some("image".to_owned()),
+        |contract| contract.input.width = 29,
+        |contract| contract.input.channel_order = ChannelOrder::Bgr,
+        |contract| contract.input.layout = Layout::Nhwc,
+        |contract| contract.input.mean[0] = 1e-9,
+        |contract| contract.input.std[0] = 0.999_999_999,
+        |contract| contract.crop = Crop::Centre,
+        |contract| contract.output.name = Some("embedding".to_owned()),
+        |contract| contract.output.normalise = false,
+    ];
+    let mut hashes = vec![contract.hash()];
+    for change in changes {
+        let mut other = contract.clone();
+        change(&mut other);
+        hashes.push(other.hash());
+    }
+    hashes.sort();
+    hashes.dedup();
+    assert_eq!(hashes.len(), 10);
+    // The hash stands in files: this value may only change together with their format.
+    assert_eq!(contract.hash(), "8a5846800edc390e744ffc884b154816c6918d7781e5ff91b7c1fac6a8a15c10");
+}
+
+#[test]
+fn timm_configurations_follow_timms_rules() {
+    let text = r#"{"architecture": "efficientnet_lite0", "num_classes": 1000, "pretrained_cfg": {
+        "tag": "ra_in1k", "custom_load": false, "input_size": [3, 224, 224], "fixed_input_size": false,
+        "interpolation": "bicubic", "crop_pct": 0.875, "crop_mode": "center",
+        "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "classifier": "classifier"}}"#;
+    let contract = Contract::from_timm(text).unwrap();
+    assert_eq!(contract.resize, Resize::ShorterSide { size: 256, interpolation: Interpolation::Bicubic });
+    assert_eq!(contract.picture_shape(), [3, 224, 224]);
+    assert_eq!(contract.input.std, [0.229, 0.224, 0.225]);
+    assert!(contract.output.normalise);
+
+    let squash = text.replace("center", "squash").replace("0.875", "1.0");
+    let contract = Contract::from_timm(&squash).unwrap();
+    let wanted = Resize::Exact { height: 224, width: 224, interpolation: Interpolation::Bicubic };
+    assert_eq!(contract.resize, wanted);
+
+    let sparse = Contract::from_timm(r#"{"input_size": [3, 288, 288], "mean": 0.5}"#).unwrap();
+    assert_eq!(sparse.resize, Resize::ShorterSide { size: 329, interpolation: Interpolation::Bicubic });
+    assert_eq!(sparse.input.mean, [0.5; 3]);
+
+    for (from, to, wanted) in [
+        ("center", "border", "crop_mode"),
+        ("bicubic", "random", "interpolation"),
+        ("0.875", "1.5", "crop_pct"),
+        ("224, 224]", "224, 320]", "input_size"),
+    ] {
+        let error = Contract::from_timm(&text.replace(from, to)).unwrap_err();
+        assert!(matches!(&error, ContractFault::Value { field, .. } if *field == wanted), "{to}: {error}");
+    }
+    let error = Contract::from_timm(r#"{"hidden_size": 768}"#).unwrap_err();
+    assert!(matches!(error, ContractFault::NotTimm { missing: "pretrained_cfg" }));
+    assert!(matches!(Contract::from_timm("{"), Err(ContractFault::Json(_))));
+}
+
+#[test]
+fn a_contract_is_found_beside_its_model_or_the_error_says_where_it_was_sought() {
+    let folder = folder("find");
+    let model = folder.join("small.onnx");
+    let error = Contract::for_model(&model).unwrap_err();
+    let ContractError::Missing { looked_for, .. } = &error else { panic!("{error}") };
+    assert_eq!(looked_for.len(), 3);
+    assert!(error.to_string().contains("encoder.toml"), "{error}");
+
+    fs::write(folder.join("config.json"), r#"{"input_size": [3, 8, 8], "crop_pct": 1.0}"#).unwrap();
+    assert_eq!(Contract::for_model(&model).unwrap().input.height, 8);
+    fs::write(folder.join("small.toml"), PLAIN).unwrap();
+    assert_eq!(Contract::for_model(&model).unwrap().input.height, 28);
+    fs::write(folder.join("encoder.toml"), PLAIN).unwrap();
+    assert!(matches!(Contract::for_model(&model), Err(ContractError::Ambiguous { .. })));
+    fs::remove_file(folder.join("small.toml")).unwrap();
+    assert_eq!(Contract::for_model(&model).unwrap().input.height, 28);
+
+    fs::write(folder.join("encoder.toml"), [0xff, 0xfe]).unwrap();
+    assert!(matches!(Contract::for_model(&model), Err(ContractError::Read { .. })));
+    fs::remove_dir_all(folder).unwrap();
+}

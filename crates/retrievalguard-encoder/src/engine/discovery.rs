@@ -1,0 +1,148 @@
+//! Where onnxruntime's library is looked for.
+//!
+//! In this order: the path that was asked for, `ORT_DYLIB_PATH`, beside the executable, the Python environment that
+//! `python3` points at, the system's library path. A path that was asked for by option or variable must work; the
+//! other places are merely tried.
+
+use std::env;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+/// Prints the folder of the `onnxruntime` package without importing it: importing runs its code and takes a second.
+const PYTHON: &str = "import importlib.util as u; s = u.find_spec('onnxruntime'); \
+                      print(s.submodule_search_locations[0] if s and s.submodule_search_locations else '')";
+
+/// A place where the library may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// The path that the caller asked for.
+    Option,
+    /// The environment variable `ORT_DYLIB_PATH`.
+    Variable,
+    /// The folder of the running program.
+    Executable,
+    /// The `onnxruntime` package of `python3`.
+    Python,
+    /// Wherever the system looks for libraries.
+    System,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Option => "the given path",
+            Self::Variable => "ORT_DYLIB_PATH",
+            Self::Executable => "beside the executable",
+            Self::Python => "python3's packages",
+            Self::System => "the system's library path",
+        })
+    }
+}
+
+/// One place, and the library there or why there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) place: Place,
+    pub(crate) library: Result<PathBuf, String>,
+}
+
+/// Every place in order; with a path or a variable given, that one alone.
+pub(crate) fn candidates(option: Option<&Path>) -> Vec<Candidate> {
+    let candidate = |place, library| Candidate { place, library };
+    if let Some(path) = option {
+        return vec![candidate(Place::Option, existing(path))];
+    }
+    if let Some(path) = env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) {
+        return vec![candidate(Place::Variable, existing(Path::new(&path)))];
+    }
+    vec![
+        candidate(Place::Executable, beside_executable()),
+        candidate(Place::Python, python_package()),
+        candidate(Place::System, Ok(PathBuf::from(library_name()))),
+    ]
+}
+
+fn library_name() -> String {
+    format!("{}onnxruntime{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX)
+}
+
+/// A library, or the library inside a folder.
+fn existing(path: &Path) -> Result<PathBuf, String> {
+    let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+    if path.is_dir() { in_folder(&path) } else { readable(path) }
+}
+
+fn readable(path: PathBuf) -> Result<PathBuf, String> {
+    match fs::metadata(&path) {
+        Ok(_) => Ok(path),
+        Err(error) => Err(format!("`{}`: {error}", path.display())),
+    }
+}
+
+/// The library in a folder, with or without a version at the end of its name.
+fn in_folder(folder: &Path) -> Result<PathBuf, String> {
+    let (plain, stem) = (library_name(), format!("{}onnxruntime", env::consts::DLL_PREFIX));
+    let entries = fs::read_dir(folder).map_err(|error| format!("`{}`: {error}", folder.display()))?;
+    let mut names: Vec<String> =
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.retain(|name| {
+        let version = name
+            .strip_prefix(&plain)
+            .or_else(|| name.strip_prefix(&stem).and_then(|rest| rest.strip_suffix(env::consts::DLL_SUFFIX)));
+        version.is_some_and(|version| version.chars().all(|letter| letter == '.' || letter.is_ascii_digit()))
+    });
+    names.sort();
+    let name = names.pop().ok_or_else(|| format!("no `{plain}` in `{}`", folder.display()))?;
+    Ok(folder.join(name))
+}
+
+fn beside_executable() -> Result<PathBuf, String> {
+    let program = env::current_exe().map_err(|error| error.to_string())?;
+    in_folder(program.parent().ok_or("the executable has no folder")?)
+}
+
+fn python_package() -> Result<PathBuf, String> {
+    let output = Command::new("python3")
+        .args(["-c", PYTHON])
+        .output()
+        .map_err(|error| format!("`python3` does not start: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match text.trim() {
+        _ if !output.status.success() => Err(format!("`python3` failed with {}", output.status)),
+        "" => Err("`python3` has no package `onnxruntime`".to_owned()),
+        folder => in_folder(&Path::new(folder).join("capi")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_given_path_is_the_only_candidate() {
+        let found = candidates(Some(Path::new("/nowhere/libonnxruntime.so")));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].place, Place::Option);
+        assert!(found[0].library.as_ref().unwrap_err().contains("/nowhere/libonnxruntime.so"));
+    }
+
+    #[test]
+    fn in_a_folder_the_library_is_told_from_its_companions() {
+        let folder = env::temp_dir().join(format!("retrievalguard-discovery-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        assert!(in_folder(&folder).is_err());
+        let name = library_name();
+        for name in ["libonnxruntime_providers_shared.so", "onnxruntime_pybind11_state.so", "README"] {
+            fs::write(folder.join(name), "").unwrap();
+        }
+        assert!(in_folder(&folder).is_err());
+        fs::write(folder.join(format!("{name}.1.31.1")), "").unwrap();
+        assert_eq!(existing(&folder), Ok(folder.join(format!("{name}.1.31.1"))));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
