@@ -4,3 +4,4 @@ pub mod check;
 pub mod contract;
 pub mod doctor;
 pub mod engine;
+pub mod picture;
