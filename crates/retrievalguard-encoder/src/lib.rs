@@ -5,3 +5,4 @@ pub mod contract;
 pub mod doctor;
 pub mod engine;
 pub mod picture;
+pub mod resize;
