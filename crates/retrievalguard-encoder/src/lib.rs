@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod contract;
+pub mod dataset;
 pub mod doctor;
 pub mod engine;
 pub mod picture;

@@ -4,130 +4,28 @@
 //! bits; the EXIF orientation is applied as `PIL.ImageOps.exif_transpose` applies it. Nothing is allocated before the
 //! header's size has passed [`PictureLimits`].
 //!
-//! The pixels must be Pillow's: an exported encoder was trained on them. Measured on the pictures of
-//! `tests/reference/pictures` against Pillow 13 (libjpeg-turbo 3.2), the greatest difference in 1/255 of any decoded value:
+//! The pixels must be Pillow's: an exported encoder was trained on them. The greatest difference in 1/255 of any decoded
+//! value from Pillow 13 (libjpeg-turbo 3.2), on JPEGs of `tests/reference/pictures`:
 //!
-//! | decoder | all pictures | wider than 3 pixels |
-//! |---|---|---|
-//! | this module | 0 | 0 |
-//! | zune-jpeg 0.5.15 | 29 | 4 |
-//! | jpeg-decoder 0.3.2 | 29 | 4 |
+//! | decoder | pictures | difference | if wider than 3 pixels |
+//! |---|---|---|---|
+//! | this module | all | 0 | 0 |
+//! | zune-jpeg 0.5.15 | 32 | 29 | 4 |
+//! | jpeg-decoder 0.3.2 | 32 | 29 | 4 |
 //!
 //! Hence the module's own JPEG decoder: the crates round the cosine transform and spread chroma differently from libjpeg.
 
+mod error;
 mod exif;
 mod jpeg;
+mod png;
+mod webp;
 
 use std::fs::File;
-use std::io::{Cursor, Read};
+use std::io::Read;
 use std::path::Path;
 
-/// Why a picture was not read; every variant names it.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PictureError {
-    /// The file could not be opened or read.
-    #[error("picture `{picture}` cannot be read")]
-    Read {
-        /// Path of the picture.
-        picture: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// The first bytes belong to none of the formats.
-    #[error("picture `{picture}` begins with {found}, wanted a JPEG, PNG or WebP file")]
-    UnknownFormat {
-        /// Name of the picture.
-        picture: String,
-        /// Its first bytes.
-        found: String,
-    },
-    /// The header claims more pixels than allowed, or none.
-    #[error("picture `{picture}` claims {width} × {height} pixels, wanted between 1 and {limit}")]
-    PixelCount {
-        /// Name of the picture.
-        picture: String,
-        /// Claimed width.
-        width: u64,
-        /// Claimed height.
-        height: u64,
-        /// The most pixels allowed.
-        limit: u64,
-    },
-    /// Reading it would take more memory than allowed.
-    #[error("picture `{picture}` needs {needed} bytes of memory, allowed are {limit}")]
-    Memory {
-        /// Name of the picture.
-        picture: String,
-        /// Bytes needed.
-        needed: u64,
-        /// Bytes allowed.
-        limit: u64,
-    },
-    /// The file is damaged.
-    #[error("picture `{picture}` is a broken {format} file: {reason}")]
-    Broken {
-        /// Name of the picture.
-        picture: String,
-        /// The format its first bytes announce.
-        format: PictureFormat,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The file is sound as far as it was read, but uses a feature that is not read here.
-    #[error("picture `{picture}` is a {format} file with {feature}, which is not supported")]
-    Unsupported {
-        /// Name of the picture.
-        picture: String,
-        /// Its format.
-        format: PictureFormat,
-        /// The feature.
-        feature: String,
-    },
-    /// A crop box has no area within the picture.
-    #[error(
-        "picture `{picture}` has {width} × {height} pixels, its box is ({}, {}) to ({}, {}), wanted a box inside",
-        crop.left, crop.top, crop.right, crop.bottom
-    )]
-    Box {
-        /// Name of the picture.
-        picture: String,
-        /// Width in pixels.
-        width: usize,
-        /// Height in pixels.
-        height: usize,
-        /// The offending box.
-        crop: PixelBox,
-    },
-    /// Pixels handed over do not make up a picture.
-    #[error("picture `{picture}` has {found} bytes, wanted {wanted} for {width} × {height} pixels")]
-    PixelBytes {
-        /// Name of the picture.
-        picture: String,
-        /// Width in pixels.
-        width: usize,
-        /// Height in pixels.
-        height: usize,
-        /// Bytes handed over.
-        found: usize,
-        /// Bytes that would fit.
-        wanted: usize,
-    },
-    /// The picture cannot be brought to the size asked for.
-    #[error(
-        "picture `{picture}` would have {width} × {height} pixels when prepared, wanted between 1 and {limit}"
-    )]
-    ResizedSize {
-        /// Name of the picture.
-        picture: String,
-        /// Width it would have.
-        width: u64,
-        /// Height it would have.
-        height: u64,
-        /// The most pixels allowed.
-        limit: u64,
-    },
-}
+pub use self::error::PictureError;
 
 /// A file format of pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,8 +195,8 @@ impl RgbPicture {
         };
         let decoded = limits.admit_bytes(bytes.len() as u64).and_then(|()| match format {
             PictureFormat::Jpeg => jpeg::decode(bytes, limits),
-            PictureFormat::Png => decode_png(bytes, limits),
-            PictureFormat::WebP => decode_webp(bytes, limits),
+            PictureFormat::Png => png::decode(bytes, limits),
+            PictureFormat::WebP => webp::decode(bytes, limits),
         });
         let Decoded { width, height, pixels, exif } =
             decoded.map_err(|fault| fault.named(picture, format))?;
@@ -375,97 +273,6 @@ fn beginning(bytes: &[u8]) -> String {
     }
     let shown: Vec<String> = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     format!("bytes {}", shown.join(" "))
-}
-
-fn decode_png(bytes: &[u8], limits: &PictureLimits) -> Result<Decoded, Fault> {
-    let fault = |error: png::DecodingError| match error {
-        png::DecodingError::LimitsExceeded => Fault::Memory { needed: limits.bytes + 1, limit: limits.bytes },
-        other => Fault::Broken(other.to_string()),
-    };
-    let memory = usize::try_from(limits.bytes).unwrap_or(usize::MAX);
-    let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: memory });
-    // Colour profiles and texts are of no use here, and a compressed one may be a bomb of its own.
-    decoder.set_ignore_text_chunk(true);
-    decoder.set_ignore_iccp_chunk(true);
-    let header = decoder.read_header_info().map_err(fault)?;
-    let (width, height, depth) = (header.width, header.height, header.bit_depth);
-    let colour = header.color_type;
-    limits.admit(u64::from(width), u64::from(height))?;
-    decoder.set_transformations(png::Transformations::EXPAND);
-    let mut reader = decoder.read_info().map_err(fault)?;
-    let needed = reader.output_buffer_size().ok_or_else(|| Fault::broken("its size overflows"))?;
-    limits.admit_bytes(needed as u64 + 3 * u64::from(width) * u64::from(height))?;
-    let mut samples = vec![0; needed];
-    let frame = reader.next_frame(&mut samples).map_err(fault)?;
-    samples.truncate(frame.buffer_size());
-    if depth == png::BitDepth::Sixteen {
-        // Pillow keeps the upper byte, except that it clips plain 16-bit grey at 255.
-        let clips = colour == png::ColorType::Grayscale;
-        let narrow = |&[high, low]: &[u8; 2]| {
-            if clips && high > 0 {
-                255
-            } else if clips {
-                low
-            } else {
-                high
-            }
-        };
-        samples = samples.as_chunks::<2>().0.iter().map(narrow).collect();
-    }
-    let pixels: Vec<u8> = match frame.color_type {
-        png::ColorType::Grayscale => samples.iter().flat_map(|&level| [level; 3]).collect(),
-        png::ColorType::GrayscaleAlpha => {
-            samples.as_chunks::<2>().0.iter().flat_map(|pixel| [pixel[0]; 3]).collect()
-        }
-        png::ColorType::Rgba => {
-            samples.as_chunks::<4>().0.iter().flat_map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect()
-        }
-        png::ColorType::Rgb => samples,
-        png::ColorType::Indexed => return Err(Fault::broken("its palette is missing")),
-    };
-    // The orientation may stand after the pixels; damage there costs nothing but the orientation.
-    let _ = reader.finish();
-    let exif = reader.info().exif_metadata.as_ref().map(|exif| exif.to_vec());
-    let (width, height) = (frame.width as usize, frame.height as usize);
-    if pixels.len() != width * height * 3 {
-        return Err(Fault::broken("it has too few pixels"));
-    }
-    Ok(Decoded { width, height, pixels, exif })
-}
-
-fn decode_webp(bytes: &[u8], limits: &PictureLimits) -> Result<Decoded, Fault> {
-    let fault = |error: image_webp::DecodingError| match error {
-        image_webp::DecodingError::MemoryLimitExceeded => {
-            Fault::Memory { needed: limits.bytes + 1, limit: limits.bytes }
-        }
-        other => Fault::Broken(other.to_string()),
-    };
-    // The decoder reads past a missing end as if it were zeros.
-    let size = bytes.get(4..).and_then(|rest| rest.first_chunk::<4>());
-    let announced = size.map_or(u64::MAX, |size| u64::from(u32::from_le_bytes(*size)) + 8);
-    if announced > bytes.len() as u64 {
-        let found = bytes.len();
-        return Err(Fault::broken(format!(
-            "it has {found} bytes of the {announced} that its header announces"
-        )));
-    }
-    let mut decoder = image_webp::WebPDecoder::new(Cursor::new(bytes)).map_err(fault)?;
-    let (width, height) = decoder.dimensions();
-    limits.admit(u64::from(width), u64::from(height))?;
-    decoder.set_memory_limit(usize::try_from(limits.bytes).unwrap_or(usize::MAX));
-    let needed = decoder.output_buffer_size().ok_or_else(|| Fault::broken("its size overflows"))?;
-    // The decoder holds four bytes per pixel of its own beside the output.
-    limits.admit_bytes(needed as u64 + 4 * u64::from(width) * u64::from(height))?;
-    let mut samples = vec![0; needed];
-    let clear = decoder.has_alpha();
-    decoder.read_image(&mut samples).map_err(fault)?;
-    let pixels = if clear {
-        samples.as_chunks::<4>().0.iter().flat_map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect()
-    } else {
-        samples
-    };
-    let exif = decoder.exif_metadata().ok().flatten();
-    Ok(Decoded { width: width as usize, height: height as usize, pixels, exif })
 }
 
 #[cfg(test)]

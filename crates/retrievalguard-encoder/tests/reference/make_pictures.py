@@ -12,7 +12,7 @@ seed, writes them to `pictures/`, and beside each what Pillow makes of it:
     <name>.<n>.png             the same after the n-th preparation, as torchvision does it to Pillow images
 
 `pictures/list.tsv` names them all: picture, preparation, reference. torchvision itself is not needed: `resize` and
-`centre_crop` below repeat the arithmetic of `torchvision.transforms.functional` (0.20), whose work on Pillow images is
+`centre_crop` below repeat the arithmetic of `torchvision.transforms.functional` (0.29), whose work on Pillow images is
 `Image.resize`, `ImageOps.expand` and `Image.crop`. If torchvision can be imported, they are compared with it.
 
 Pillow up to 12 always resampled across first; 13 resamples down first where that is cheaper. Preparations that end in
@@ -21,7 +21,9 @@ Pillow up to 12 always resampled across first; 13 resamples down first where tha
 
 import io
 import shutil
+import struct
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy
@@ -185,7 +187,7 @@ class Collection:
             self.keep(f"{name}.{ending}", words, prepared, f"{name}.older-{number}.png")
 
     def keep(self, picture, preparation, reference, file):
-        reference.save(FOLDER / file, optimize=True)
+        Image.fromarray(numpy.asarray(reference)).save(FOLDER / file, optimize=True)
         self.rows.append("\t".join([picture, preparation, file]))
 
     def close(self):
@@ -203,6 +205,20 @@ def refactored(content, width, height, factors):
     frame = content.index(b"\xff\xc0") + 5
     size = height.to_bytes(2, "big") + width.to_bytes(2, "big")
     return content[:frame] + size + content[frame + 4 : frame + 6] + bytes([factors]) + content[frame + 7 :]
+
+
+def raw_png(width, height, depth, colour, generator, extra=b""):
+    """A PNG of random samples in a form that Pillow reads but does not write."""
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}[colour]
+    row = (width * channels * depth + 7) // 8
+    samples = b"".join(b"\0" + generator.integers(0, 256, row, dtype=numpy.uint8).tobytes() for _ in range(height))
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    chunks = chunk(b"IHDR", header) + (chunk(b"tRNS", extra) if extra else b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks + chunk(b"IDAT", zlib.compress(samples)) + chunk(b"IEND", b"")
 
 
 def jpegs(collection, generator):
@@ -260,6 +276,10 @@ def others(collection, generator):
     }
     for name, drawn in png.items():
         collection.add(f"png-{name}", "png", encoded(drawn, "PNG"), PREPARATIONS[:1])
+    for depth, colour in [(2, 0), (4, 0), (16, 2), (16, 4), (16, 6)]:
+        collection.add(f"png-raw-{depth}-{colour}", "png", raw_png(19, 11, depth, colour, generator))
+    collection.add("png-raw-clear-grey", "png", raw_png(19, 11, 8, 0, generator, extra=b"\0\7"))
+    collection.add("png-raw-clear-grey-16", "png", raw_png(9, 11, 16, 0, generator, extra=b"\0\7"))
     collection.add("png-palette-clear", "png", encoded(palette, "PNG", transparency=bytes([0, 100, 255])))
     exif = Image.Exif()
     exif[0x0112] = 6

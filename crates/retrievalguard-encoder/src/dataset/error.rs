@@ -1,0 +1,147 @@
+use std::path::PathBuf;
+
+use super::{Format, NamedSplit};
+
+/// Why a data set could not be opened; every variant names the file or folder.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatasetError {
+    /// A file or folder could not be read.
+    #[error("`{}` cannot be read", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The path is none of the formats.
+    #[error(
+        "`{}` is a file of an unknown kind, wanted a folder of class folders, a .csv list, a .mat list or IDX files",
+        path.display()
+    )]
+    UnknownFormat {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The name of a format is not one.
+    #[error("format is `{text}`, wanted auto, image-folder, csv, cub, cars, sop or idx")]
+    FormatName {
+        /// What was found.
+        text: String,
+    },
+    /// A file that the format needs is not there.
+    #[error("data set `{}` has no file `{file}`, which {format} needs", path.display())]
+    MissingFile {
+        /// The data set.
+        path: PathBuf,
+        /// The missing file.
+        file: String,
+        /// The format it belongs to.
+        format: Format,
+    },
+    /// A picture lies beside the class folders.
+    #[error("unlabelled picture `{}`: it lies in no class folder, wanted root/class/picture", path.display())]
+    Unlabelled {
+        /// The picture.
+        path: PathBuf,
+    },
+    /// There is no picture.
+    #[error("data set `{}` holds no pictures (files of other kinds: {ignored}), wanted at least one", path.display())]
+    Empty {
+        /// The data set.
+        path: PathBuf,
+        /// How many files were not pictures.
+        ignored: usize,
+    },
+    /// Folders are nested too deeply, probably in a circle of links.
+    #[error("folder `{}` lies {depth} folders deep, allowed are {limit}", path.display())]
+    Depth {
+        /// The folder.
+        path: PathBuf,
+        /// How deep it lies.
+        depth: usize,
+        /// How deep it may lie.
+        limit: usize,
+    },
+    /// A file name is not Unicode, so that it cannot serve as an identity.
+    #[error("file name `{}` is not UTF-8", path.display())]
+    Name {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A list lacks a column.
+    #[error("list `{}` has no column `{column}`, found {found}", file.display())]
+    MissingColumn {
+        /// The list.
+        file: PathBuf,
+        /// The missing column.
+        column: String,
+        /// The columns that are there.
+        found: String,
+    },
+    /// A line of a list cannot be understood.
+    #[error("line {line} of `{}`: {found}, wanted {wanted}", file.display())]
+    Line {
+        /// The list.
+        file: PathBuf,
+        /// Line, from 1.
+        line: u64,
+        /// What was found.
+        found: String,
+        /// What would have been accepted.
+        wanted: String,
+    },
+    /// Two records have the same identity, on which their noise depends.
+    #[error("data set `{}` lists picture `{identity}` twice", path.display())]
+    Duplicate {
+        /// The data set.
+        path: PathBuf,
+        /// The identity.
+        identity: String,
+    },
+    /// A MAT-file is damaged or of another version.
+    #[error("MAT-file `{}`: {reason}", file.display())]
+    Mat {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An IDX file does not hold what it says or should.
+    #[error("IDX file `{}` has {found}, wanted {wanted}", file.display())]
+    Idx {
+        /// The file.
+        file: PathBuf,
+        /// What was found.
+        found: String,
+        /// What would have been accepted.
+        wanted: String,
+    },
+    /// The name of a split is not one.
+    #[error(
+        "split is `{text}`, wanted train, validation, test, cub/train, cub/test, cars/train, cars/test, sop/train, \
+         sop/test or sop/paper"
+    )]
+    SplitName {
+        /// What was found.
+        text: String,
+    },
+    /// The split belongs to another data set.
+    #[error("split {split} belongs to {wanted}, the data set is in the format {found}")]
+    ForeignSplit {
+        /// The split.
+        split: NamedSplit,
+        /// The data set's format.
+        found: Format,
+        /// The format the split belongs to.
+        wanted: Format,
+    },
+    /// No record belongs to the split.
+    #[error("split {split} is empty: the data set has {records} pictures, none of them in it")]
+    EmptySplit {
+        /// The split.
+        split: NamedSplit,
+        /// Pictures in the whole data set.
+        records: usize,
+    },
+}

@@ -1,0 +1,222 @@
+//! CARS196, from MAT-files written here and by scipy.
+
+use std::io::Write;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+
+use super::super::{Boxes, DatasetError, DatasetOptions, Format, NamedSplit, PictureSource, open};
+use super::{folder, identities, labels, open_guessed};
+use crate::picture::PixelBox;
+
+/// Writes MAT-files in either byte order.
+#[derive(Clone, Copy)]
+struct Writer {
+    big: bool,
+    /// Whether contents of up to four bytes go into the tag.
+    small: bool,
+}
+
+impl Writer {
+    fn word(self, value: u32) -> [u8; 4] {
+        if self.big { value.to_be_bytes() } else { value.to_le_bytes() }
+    }
+
+    fn element(self, kind: u32, content: &[u8]) -> Vec<u8> {
+        let length = content.len();
+        let mut bytes;
+        if self.small && (1..=4).contains(&length) && kind != 14 {
+            bytes = self.word((length as u32) << 16 | kind).to_vec();
+            bytes.extend_from_slice(content);
+        } else {
+            bytes = [self.word(kind), self.word(length as u32)].concat();
+            bytes.extend_from_slice(content);
+        }
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        bytes
+    }
+
+    fn array(self, class: u32, dimensions: [u32; 2], name: &str, rest: &[u8]) -> Vec<u8> {
+        let flags = [self.word(class), self.word(0)].concat();
+        let dimensions = dimensions.map(|length| self.word(length)).concat();
+        let parts = [
+            self.element(6, &flags),
+            self.element(5, &dimensions),
+            self.element(1, name.as_bytes()),
+            rest.to_vec(),
+        ];
+        self.element(14, &parts.concat())
+    }
+
+    fn text(self, text: &str) -> Vec<u8> {
+        let units: Vec<u8> = text
+            .encode_utf16()
+            .flat_map(|unit| if self.big { unit.to_be_bytes() } else { unit.to_le_bytes() })
+            .collect();
+        self.array(4, [1, text.len() as u32], "", &self.element(4, &units))
+    }
+
+    /// A number of class double, stored as a byte or in full, as MATLAB does.
+    fn number(self, value: f64) -> Vec<u8> {
+        let content = if value.fract() == 0.0 && (0.0..256.0).contains(&value) {
+            self.element(2, &[value as u8])
+        } else {
+            self.element(9, &if self.big { value.to_be_bytes() } else { value.to_le_bytes() })
+        };
+        self.array(6, [1, 1], "", &content)
+    }
+
+    fn file(self, variables: &[Vec<u8>], compressed: bool) -> Vec<u8> {
+        let mut bytes = b"MATLAB 5.0 MAT-file".to_vec();
+        bytes.resize(124, b' ');
+        bytes.extend_from_slice(if self.big { b"\x01\x00MI" } else { b"\x00\x01IM" });
+        for variable in variables {
+            if compressed {
+                let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+                encoder.write_all(variable).unwrap();
+                let content = encoder.finish().unwrap();
+                bytes.extend_from_slice(&self.word(15));
+                bytes.extend_from_slice(&self.word(content.len() as u32));
+                bytes.extend_from_slice(&content);
+            } else {
+                bytes.extend_from_slice(variable);
+            }
+        }
+        bytes
+    }
+
+    /// The published file's variables, with one annotation for each class given.
+    fn cars(self, classes: &[f64], compressed: bool) -> Vec<u8> {
+        let names = ["relative_im_path", "bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "test"];
+        let mut fields = self.element(5, &self.word(32));
+        let padded: Vec<u8> =
+            names.iter().flat_map(|name| name.bytes().chain(std::iter::repeat(0)).take(32)).collect();
+        fields.extend(self.element(1, &padded));
+        for (number, &class) in classes.iter().enumerate() {
+            fields.extend(self.text(&format!("car_ims/{:06}.jpg", number + 1)));
+            for value in [30.0, 52.0, 246.0, 1_147.0, class, 0.0] {
+                fields.extend(self.number(value));
+            }
+        }
+        let class_names =
+            self.array(1, [1, 2], "class_names", &[self.text("AM"), self.text("BMW X5")].concat());
+        let annotations = self.array(2, [1, classes.len() as u32], "annotations", &fields);
+        self.file(&[class_names, annotations], compressed)
+    }
+}
+
+const LITTLE: Writer = Writer { big: false, small: true };
+
+#[test]
+fn cars_are_read_in_both_byte_orders_plain_and_compressed() {
+    for big in [false, true] {
+        for small in [false, true] {
+            for compressed in [false, true] {
+                let bytes = Writer { big, small }.cars(&[1.0, 98.0, 99.0, 196.0], compressed);
+                let root = folder(&[("cars_annos.mat", &bytes)]);
+                let dataset = open_guessed(root.path()).unwrap();
+                assert_eq!(dataset.format, Format::Cars);
+                assert_eq!(labels(&dataset.select(NamedSplit::CarsTrain).unwrap()), ["1", "98"]);
+                let test = dataset.select(NamedSplit::CarsTest).unwrap();
+                assert_eq!(identities(&test), ["car_ims/000003.jpg", "car_ims/000004.jpg"]);
+                assert_eq!(
+                    test.records[0].source,
+                    PictureSource::File(root.path().join("car_ims/000003.jpg"))
+                );
+                assert_eq!(test.records[0].crop, None);
+                let boxed = open(
+                    &root.path().join("cars_annos.mat"),
+                    Format::Auto,
+                    DatasetOptions { boxes: Boxes::Crop },
+                );
+                let expected = PixelBox { left: 29, top: 51, right: 246, bottom: 1_147 };
+                assert_eq!(boxed.unwrap().records[0].crop, Some(expected));
+            }
+        }
+    }
+}
+
+#[test]
+fn cars_written_by_scipy_are_read() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/cars");
+    let dataset = open(&root, Format::Cars, DatasetOptions { boxes: Boxes::Crop }).unwrap();
+    assert_eq!(labels(&dataset), ["1", "98", "99", "196", "1", "99"]);
+    assert_eq!(dataset.records[5].identity, "car_ims/000006.jpg");
+    assert_eq!(dataset.records[5].crop, Some(PixelBox { left: 7, top: 4, right: 305, bottom: 200 }));
+}
+
+#[test]
+fn a_cut_mat_file_is_an_error_at_every_length() {
+    for compressed in [false, true] {
+        let bytes = LITTLE.cars(&[1.0, 99.0], compressed);
+        let root = folder(&[]);
+        let file = root.path().join("cars_annos.mat");
+        for length in 0..bytes.len() {
+            std::fs::write(&file, &bytes[..length]).unwrap();
+            let error = open_guessed(&file).map(|_| ()).expect_err(&format!("{length} bytes"));
+            assert!(matches!(error, DatasetError::Mat { .. }), "{length}: {error:?}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_mat_file_never_causes_a_panic() {
+    for big in [false, true] {
+        let bytes = Writer { big, small: true }.cars(&[1.0, 99.0], false);
+        for at in 124..bytes.len() {
+            for value in [0, 1, 14, 0x7F, 0x80, 0xFF] {
+                let mut damaged = bytes.clone();
+                damaged[at] = value;
+                let _ = super::super::mat::variable(&damaged, "annotations");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mat_file_of_another_kind_says_what_is_wrong() {
+    let mut newer = LITTLE.cars(&[1.0], false);
+    newer[125] = 2;
+    let mut unmarked = LITTLE.cars(&[1.0], false);
+    unmarked[126] = b'X';
+    // Sixteen million structs in a file of a few hundred bytes.
+    let mut lying = LITTLE.cars(&[1.0], false);
+    // Before the name's tag stand the two dimensions.
+    let name = lying.windows(11).position(|bytes| bytes == b"annotations").unwrap();
+    assert_eq!(lying[name - 16..name - 8], *b"\x01\0\0\0\x01\0\0\0");
+    lying[name - 12..name - 9].fill(0xFF);
+    let numbers = LITTLE.file(&[LITTLE.array(6, [1, 1], "annotations", &LITTLE.element(2, &[1]))], false);
+    let cases = [
+        (newer, "its version is 7.3 (HDF5), wanted level 5: save it with `-v7` or `-v6`"),
+        (unmarked, "its header has no byte order mark, wanted a level 5 MAT-file"),
+        (lying, "bytes are left"),
+        (LITTLE.file(&[], false), "it has no variable `annotations`"),
+        (numbers, "variable `annotations` is not a struct array"),
+        (
+            LITTLE.cars(&[1.0, 197.0], false),
+            "annotation 2 has `class` 197, wanted a whole number from 1 to 196",
+        ),
+        (LITTLE.cars(&[1.5], false), "annotation 1 has `class` 1.5, wanted a whole number from 1 to 196"),
+    ];
+    for (bytes, words) in cases {
+        let root = folder(&[("cars_annos.mat", &bytes)]);
+        let error = open_guessed(root.path()).unwrap_err();
+        assert!(error.to_string().ends_with(words), "{error}, wanted {words}");
+    }
+}
+
+#[test]
+fn a_compressed_bomb_is_refused() {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+    let zeros = vec![0; 1 << 20];
+    for _ in 0..257 {
+        encoder.write_all(&zeros).unwrap();
+    }
+    let content = encoder.finish().unwrap();
+    let mut bytes = LITTLE.file(&[], false);
+    bytes.extend([LITTLE.word(15), LITTLE.word(content.len() as u32)].concat());
+    bytes.extend(content);
+    let error = super::super::mat::variable(&bytes, "annotations").unwrap_err();
+    assert_eq!(error, "its variables unfold to more than 268435456 bytes");
+}

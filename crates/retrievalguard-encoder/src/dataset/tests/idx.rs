@@ -1,0 +1,86 @@
+//! The MNIST family, from files written here.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::super::{DatasetError, DatasetOptions, Format, NamedSplit, PictureSource, open};
+use super::{folder, identities, labels, open_guessed};
+
+fn array(lengths: &[u32], content: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0, 0, 8, lengths.len() as u8];
+    bytes.extend(lengths.iter().flat_map(|length| length.to_be_bytes()));
+    bytes.extend_from_slice(content);
+    bytes
+}
+
+fn zipped(content: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(content).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn both_parts_are_read_plain_or_zipped() {
+    let root = folder(&[
+        ("train-images-idx3-ubyte", &array(&[2, 2, 3], &[0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15])),
+        ("train-labels-idx1-ubyte", &array(&[2], &[9, 0])),
+        ("t10k-images-idx3-ubyte.gz", &zipped(&array(&[1, 1, 1], &[200]))),
+        ("t10k-labels-idx1-ubyte.gz", &zipped(&array(&[1], &[3]))),
+    ]);
+    let dataset = open_guessed(root.path()).unwrap();
+    assert_eq!(dataset.format, Format::Idx);
+    assert_eq!(identities(&dataset), ["train/00000", "train/00001", "t10k/00000"]);
+    assert_eq!(labels(&dataset), ["9", "0", "3"]);
+    let second = PictureSource::Grey { width: 3, height: 2, pixels: vec![10, 11, 12, 13, 14, 15] };
+    assert_eq!(dataset.records[1].source, second);
+    assert_eq!(identities(&dataset.select(NamedSplit::Test).unwrap()), ["t10k/00000"]);
+}
+
+#[test]
+fn a_lying_or_cut_file_is_refused_with_what_was_wanted() {
+    let good = array(&[2, 2, 2], &[0; 8]);
+    let cases: [(Vec<u8>, &str); 9] = [
+        (array(&[u32::MAX, u32::MAX, u32::MAX], &[0; 8]), "wanted between 1 and 4294967296 values"),
+        (
+            array(&[60_000, 28, 28], &[0; 8]),
+            "8 bytes after its header, wanted 47040000 for dimensions [60000, 28, 28]",
+        ),
+        (array(&[0, 28, 28], &[]), "dimensions [0, 28, 28], wanted between 1 and 4294967296 values"),
+        (array(&[2, 2, 2], &[0; 9]), "more bytes after its header, wanted 8 for dimensions [2, 2, 2]"),
+        (array(&[2, 2, 2], &[0; 7]), "7 bytes after its header, wanted 8 for dimensions [2, 2, 2]"),
+        (good[..15].to_vec(), "15 bytes, wanted a header of 16 bytes"),
+        (Vec::new(), "0 bytes, wanted a header of 16 bytes"),
+        (array(&[2, 4], &[0; 8]), "magic number [00, 00, 08, 02], wanted [00, 00, 08, 03]"),
+        (array(&[1, 2, 2], &[0; 4]), "2 labels, wanted 1, one for each picture"),
+    ];
+    for (bytes, words) in cases {
+        let root = folder(&[
+            ("train-images-idx3-ubyte", &bytes),
+            ("train-labels-idx1-ubyte", &array(&[2], &[1, 2])),
+        ]);
+        let error = open_guessed(root.path()).unwrap_err();
+        assert!(matches!(error, DatasetError::Idx { .. }), "{error:?}");
+        assert!(error.to_string().ends_with(words), "{error}, wanted {words}");
+    }
+}
+
+#[test]
+fn a_cut_zip_and_a_missing_file_are_named() {
+    let whole = zipped(&array(&[1, 28, 28], &(0..784).map(|value| (value * 7) as u8).collect::<Vec<_>>()));
+    let root = folder(&[
+        ("train-images-idx3-ubyte.gz", &whole[..whole.len() / 2]),
+        ("train-labels-idx1-ubyte", &array(&[1], &[1])),
+    ]);
+    assert!(matches!(open_guessed(root.path()), Err(DatasetError::Read { .. })));
+    let root = folder(&[("t10k-images-idx3-ubyte.gz", &whole)]);
+    let error = open_guessed(root.path()).unwrap_err();
+    assert!(
+        matches!(&error, DatasetError::MissingFile { file, .. } if file == "t10k-labels-idx1-ubyte"),
+        "{error:?}"
+    );
+    let empty = folder(&[]);
+    let error = open(empty.path(), Format::Idx, DatasetOptions::default()).unwrap_err();
+    assert!(matches!(error, DatasetError::MissingFile { .. }), "{error:?}");
+}
