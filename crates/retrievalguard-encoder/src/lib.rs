@@ -7,3 +7,4 @@ pub mod doctor;
 pub mod engine;
 pub mod picture;
 pub mod resize;
+pub mod table;

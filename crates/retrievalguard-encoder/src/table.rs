@@ -1,0 +1,145 @@
+//! Tables for other programs: certificates and galleries in Parquet, JSON lines, TSV and `.npy`.
+//!
+//! Parquet is written and read column by column through the low-level interface of the `parquet` crate: without Arrow it
+//! builds in half the time, and pandas, polars, DuckDB and pyarrow read the same files.
+
+mod columns;
+pub mod gallery_file;
+mod results;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use retrievalguard::gallery::GalleryError;
+use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::npy::NpyError;
+
+pub use results::{Cell, ResultRow, ResultTable};
+
+/// Why a table could not be read or written; every variant names the file or the row.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// The file could not be opened or read.
+    #[error("table `{}` cannot be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The file could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The Parquet file is damaged, or uses something that is not supported.
+    #[error("table `{}` is no Parquet file that can be read: {reason}", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What the decoder said.
+        reason: String,
+    },
+    /// A column is not there.
+    #[error("table `{}` has no column `{column}`, it has {found}", path.display())]
+    NoColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column that was wanted.
+        column: String,
+        /// The columns that are there.
+        found: String,
+    },
+    /// A column holds something else.
+    #[error("column `{column}` of table `{}` holds {found}, wanted {wanted}", path.display())]
+    ColumnType {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// What it holds.
+        found: String,
+        /// What was wanted.
+        wanted: &'static str,
+    },
+    /// One value is not what it should be.
+    #[error("row {row} of `{}`: {field} is {found}, wanted {wanted}", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// Which row, counted from 0.
+        row: usize,
+        /// Which field of it.
+        field: String,
+        /// What stands there.
+        found: String,
+        /// What would have been accepted.
+        wanted: String,
+    },
+    /// Two things that belong together differ in length.
+    #[error("`{}` has {found} {what}, wanted {wanted}", path.display())]
+    Count {
+        /// The file.
+        path: PathBuf,
+        /// What was counted.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many there should be.
+        wanted: usize,
+    },
+    /// There is nothing in the table.
+    #[error("table `{}` has no rows, wanted at least one", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A row has other certificates than the table.
+    #[error("row {row} (`{identity}`) has certificates {found}, the table has {wanted}")]
+    Certificates {
+        /// Which row, counted from 0.
+        row: usize,
+        /// The query.
+        identity: String,
+        /// Its certificates.
+        found: String,
+        /// Those of the table.
+        wanted: String,
+    },
+    /// The directory holds no embeddings of clip-retrieval.
+    #[error("`{}` holds no img_emb/img_emb_*.npy with metadata/metadata_*.parquet", path.display())]
+    NoShards {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// An array of embeddings lacks its metadata, or the other way round.
+    #[error("`{}` has no partner `{}`", path.display(), partner.display())]
+    NoPartner {
+        /// The file that is there.
+        path: PathBuf,
+        /// The file that is not.
+        partner: PathBuf,
+    },
+    /// The vectors are not an array.
+    #[error(transparent)]
+    Array(#[from] NpyError),
+    /// The vectors are no gallery.
+    #[error("gallery `{}` cannot be used", path.display())]
+    Gallery {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: GalleryError,
+    },
+}
+
+impl TableError {
+    fn value(path: &Path, row: usize, field: &str, found: impl ToString, wanted: &str) -> Self {
+        Self::Value {
+            path: path.to_owned(),
+            row,
+            field: field.to_owned(),
+            found: found.to_string(),
+            wanted: wanted.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Galleries to and from the files of other programs.
+//!
+//! | form | files |
+//! |---|---|
+//! | arrays | `vectors.npy` (f32, one row per item), labels and identities as text, one per line |
+//! | Parquet | columns `identity`, `label`, `vector` (list of float), and `path` if known |
+//! | clip-retrieval | `img_emb/img_emb_0.npy` …, `metadata/metadata_0.parquet` … with `image_path` and `label` or `caption` |
+//!
+//! A gallery that was exported is imported again with the same bits.
+//!
+//! ```
+//! use retrievalguard::gallery::{Gallery, Metric};
+//! use retrievalguard_encoder::table::gallery_file::{export_parquet, import_parquet};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("gallery.parquet");
+//! let names = ["cat-1", "dog-1"].map(String::from).to_vec();
+//! let gallery = Gallery::new(vec![0.0, 1.0, 1.0, 0.0], 2, names, &["cat", "dog"], Metric::Euclidean)?;
+//! export_parquet(&path, &gallery, &[], &[])?;
+//! let imported = import_parquet(&path, Metric::Euclidean)?;
+//! assert_eq!(imported.gallery.vectors(), gallery.vectors());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use retrievalguard::gallery::{Gallery, Metric};
+use retrievalguard::storage::atomic::{self, WriteError};
+use retrievalguard::storage::npy;
+
+use super::TableError;
+use super::columns::{self, Column, Table};
+
+/// A gallery from elsewhere.
+#[derive(Clone, Debug)]
+pub struct ImportedGallery {
+    /// The vectors with their labels and identities.
+    pub gallery: Gallery,
+    /// Where each item's picture is, as far as the files say.
+    pub paths: Vec<Option<String>>,
+}
+
+/// Writes vectors as `.npy`, and labels and identities as text with one name per line.
+pub fn export_npy(
+    gallery: &Gallery,
+    vectors: &Path,
+    labels: &Path,
+    identities: Option<&Path>,
+) -> Result<(), TableError> {
+    let rows = 0..gallery.len();
+    let label_text = lines(labels, "label", rows.clone().map(|row| label_of(gallery, row)))?;
+    let identity_text = match identities {
+        Some(path) => Some((path, lines(path, "identity", rows.map(|row| gallery.identity(row)))?)),
+        None => None,
+    };
+    npy::write_f32(vectors, &[gallery.len(), gallery.dimension()], gallery.vectors())?;
+    atomic::write(labels, label_text.as_bytes())?;
+    if let Some((path, text)) = identity_text {
+        atomic::write(path, text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Reads vectors from `.npy` and names from text; without identities an item is called by its row.
+pub fn import_npy(
+    vectors: &Path,
+    labels: &Path,
+    identities: Option<&Path>,
+    metric: Metric,
+) -> Result<ImportedGallery, TableError> {
+    let matrix = npy::read_matrix(vectors)?;
+    let names = read_labels(labels)?;
+    let count = |path: &Path, what, found| TableError::Count {
+        path: path.to_owned(),
+        what,
+        found,
+        wanted: matrix.rows,
+    };
+    if names.len() != matrix.rows {
+        return Err(count(labels, "labels", names.len()));
+    }
+    let identities = match identities {
+        Some(path) => {
+            let identities = read_labels(path)?;
+            if identities.len() != matrix.rows {
+                return Err(count(path, "identities", identities.len()));
+            }
+            identities
+        }
+        None => (0..matrix.rows).map(|row| row.to_string()).collect(),
+    };
+    let paths = vec![None; matrix.rows];
+    let gallery = Gallery::new(matrix.values, matrix.columns, identities, &names, metric)
+        .map_err(|source| TableError::Gallery { path: vectors.to_owned(), source })?;
+    Ok(ImportedGallery { gallery, paths })
+}
+
+/// Reads names from text, one per line.
+///
+/// An empty line is an empty name; the break behind the last name may be missing.
+pub fn read_labels(path: &Path) -> Result<Vec<String>, TableError> {
+    let bytes = fs::read(path).map_err(|source| TableError::Read { path: path.to_owned(), source })?;
+    let text = match str::from_utf8(&bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let row = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
+            return Err(TableError::value(path, row, "the line", "not UTF-8", "text"));
+        }
+    };
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text).lines().map(str::to_owned).collect())
+}
+
+/// Writes one Parquet file; `paths` has one entry per item or none at all.
+pub fn export_parquet(
+    path: &Path,
+    gallery: &Gallery,
+    paths: &[Option<String>],
+    metadata: &[(String, String)],
+) -> Result<(), TableError> {
+    check_paths(path, gallery, paths)?;
+    let rows = 0..gallery.len();
+    let mut columns = vec![
+        ("identity".to_owned(), Column::Text(rows.clone().map(|row| gallery.identity(row)).collect())),
+        ("label".to_owned(), Column::Text(rows.map(|row| label_of(gallery, row)).collect())),
+        ("vector".to_owned(), Column::Vectors { values: gallery.vectors(), dimension: gallery.dimension() }),
+    ];
+    if !paths.is_empty() {
+        columns.push(("path".to_owned(), Column::OptionalText(paths.iter().map(Option::as_deref).collect())));
+    }
+    columns::write(path, gallery.len(), &columns, metadata)
+}
+
+/// Reads a Parquet file with the columns `label`, `vector`, and perhaps `identity` and `path`.
+pub fn import_parquet(path: &Path, metric: Metric) -> Result<ImportedGallery, TableError> {
+    let table = Table::open(path)?;
+    if table.rows() == 0 {
+        return Err(TableError::Empty { path: path.to_owned() });
+    }
+    let labels = table.text("label")?;
+    let identities = if table.has("identity") {
+        table.text("identity")?
+    } else {
+        (0..table.rows()).map(|row| row.to_string()).collect()
+    };
+    let paths = if table.has("path") { table.optional_text("path")? } else { vec![None; table.rows()] };
+    let (vectors, dimension) = table.vectors("vector")?;
+    let gallery = Gallery::new(vectors, dimension, identities, &labels, metric)
+        .map_err(|source| TableError::Gallery { path: path.to_owned(), source })?;
+    Ok(ImportedGallery { gallery, paths })
+}
+
+/// Writes the folders of clip-retrieval, so many items per shard.
+///
+/// `image_path` is the item's path where it is known and its identity otherwise; identity and label have columns too.
+pub fn export_clip_retrieval(
+    directory: &Path,
+    gallery: &Gallery,
+    paths: &[Option<String>],
+    shard_items: NonZeroUsize,
+) -> Result<(), TableError> {
+    check_paths(directory, gallery, paths)?;
+    let (arrays, tables) = (directory.join("img_emb"), directory.join("metadata"));
+    for folder in [&arrays, &tables] {
+        fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
+        if let Some(path) = shards(folder)?.into_values().next() {
+            // A shard of an older and larger export would be read as part of this one.
+            let source = std::io::Error::new(std::io::ErrorKind::AlreadyExists, "a shard is there already");
+            return Err(WriteError::new(&path, source).into());
+        }
+    }
+    let (items, dimension) = (gallery.len(), gallery.dimension());
+    let count = items.div_ceil(shard_items.get());
+    // clip-retrieval reads shards in the order of their names, so all numbers get the same width.
+    let width = (count - 1).to_string().len();
+    for shard in 0..count {
+        let start = shard * shard_items.get();
+        let end = items.min(start + shard_items.get());
+        let name = |prefix: &str, suffix: &str| format!("{prefix}_{shard:0width$}.{suffix}");
+        npy::write_f32(
+            &arrays.join(name("img_emb", "npy")),
+            &[end - start, dimension],
+            &gallery.vectors()[start * dimension..end * dimension],
+        )?;
+        let path_of = |row: usize| match paths.get(row).and_then(Option::as_deref) {
+            Some(path) => path,
+            None => gallery.identity(row),
+        };
+        let columns = [
+            ("image_path".to_owned(), Column::Text((start..end).map(path_of).collect())),
+            ("identity".to_owned(), Column::Text((start..end).map(|row| gallery.identity(row)).collect())),
+            ("label".to_owned(), Column::Text((start..end).map(|row| label_of(gallery, row)).collect())),
+        ];
+        columns::write(&tables.join(name("metadata", "parquet")), end - start, &columns, &[])?;
+    }
+    Ok(())
+}
+
+/// Reads the folders of clip-retrieval, shards in the order of their numbers.
+///
+/// The label comes from `label_column`, or else from `label`, or else from `caption`; the identity from `identity`, or
+/// else from `image_path`, or else from the row.
+pub fn import_clip_retrieval(
+    directory: &Path,
+    label_column: Option<&str>,
+    metric: Metric,
+) -> Result<ImportedGallery, TableError> {
+    let (arrays, tables) = (directory.join("img_emb"), directory.join("metadata"));
+    let (arrays, mut tables) = (shards(&arrays)?, shards(&tables)?);
+    if arrays.is_empty() {
+        return Err(TableError::NoShards { path: directory.to_owned() });
+    }
+    let (mut vectors, mut dimension) = (Vec::new(), None);
+    let (mut identities, mut labels, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, array) in arrays {
+        let Some(path) = tables.remove(&number) else {
+            let partner = directory.join(format!("metadata/metadata_{number}.parquet"));
+            return Err(TableError::NoPartner { path: array, partner });
+        };
+        let matrix = npy::read_matrix(&array)?;
+        let wanted = *dimension.get_or_insert(matrix.columns);
+        if matrix.columns != wanted {
+            let (what, found) = ("components per vector", matrix.columns);
+            return Err(TableError::Count { path: array, what, found, wanted });
+        }
+        let table = Table::open(&path)?;
+        if table.rows() != matrix.rows {
+            let (found, wanted) = (table.rows(), matrix.rows);
+            return Err(TableError::Count { path, what: "rows", found, wanted });
+        }
+        let column = label_column.unwrap_or(if table.has("label") { "label" } else { "caption" });
+        labels.extend(table.text(column)?);
+        let image_paths = if table.has("image_path") {
+            table.optional_text("image_path")?
+        } else {
+            vec![None; matrix.rows]
+        };
+        if table.has("identity") {
+            identities.extend(table.text("identity")?);
+        } else {
+            let first = identities.len();
+            let name = |(row, path): (usize, &Option<String>)| {
+                path.clone().unwrap_or_else(|| (first + row).to_string())
+            };
+            identities.extend(image_paths.iter().enumerate().map(name));
+        }
+        paths.extend(image_paths);
+        vectors.extend(matrix.values);
+    }
+    if let Some((number, path)) = tables.pop_first() {
+        return Err(TableError::NoPartner {
+            path,
+            partner: directory.join(format!("img_emb/img_emb_{number}.npy")),
+        });
+    }
+    let gallery = Gallery::new(vectors, dimension.unwrap_or(0), identities, &labels, metric)
+        .map_err(|source| TableError::Gallery { path: directory.to_owned(), source })?;
+    Ok(ImportedGallery { gallery, paths })
+}
+
+/// Shards of a folder by number: `img_emb_007.npy` is number 7. A folder that is not there has none.
+fn shards(folder: &Path) -> Result<std::collections::BTreeMap<u64, PathBuf>, TableError> {
+    let failed = |source| TableError::Read { path: folder.to_owned(), source };
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Default::default()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut shards = std::collections::BTreeMap::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let number = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .and_then(|name| {
+                let arrays = name.strip_prefix("img_emb_").and_then(|rest| rest.strip_suffix(".npy"));
+                arrays
+                    .or_else(|| name.strip_prefix("metadata_").and_then(|rest| rest.strip_suffix(".parquet")))
+            })
+            .filter(|digits| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()))
+            .and_then(|digits| digits.parse().ok());
+        if let Some(number) = number
+            && let Some(twin) = shards.insert(number, path.clone())
+        {
+            let (row, field) = (0, "shard number");
+            return Err(TableError::value(
+                &path,
+                row,
+                field,
+                number,
+                &format!("another than `{}` has", twin.display()),
+            ));
+        }
+    }
+    Ok(shards)
+}
+
+fn label_of(gallery: &Gallery, row: usize) -> &str {
+    gallery.label_name(gallery.label(row))
+}
+
+fn check_paths(path: &Path, gallery: &Gallery, paths: &[Option<String>]) -> Result<(), TableError> {
+    if paths.is_empty() || paths.len() == gallery.len() {
+        return Ok(());
+    }
+    Err(TableError::Count { path: path.to_owned(), what: "paths", found: paths.len(), wanted: gallery.len() })
+}
+
+/// One name per line, refused where a name would not be read back as it is.
+fn lines<'a>(path: &Path, field: &str, names: impl Iterator<Item = &'a str>) -> Result<String, TableError> {
+    let mut text = String::new();
+    for (row, name) in names.enumerate() {
+        if name.contains('\n') || name.ends_with('\r') || (row == 0 && name.starts_with('\u{feff}')) {
+            let found = format!("{name:?}");
+            return Err(TableError::value(path, row, field, found, "a name that fits on one line"));
+        }
+        text.push_str(name);
+        text.push('\n');
+    }
+    Ok(text)
+}

@@ -1,0 +1,426 @@
+//! Tables and galleries in the files of other programs: written and read back, damaged, and lied about.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use retrievalguard::Sigma;
+use retrievalguard::certificate::{CertificateName, Radius, Verdict};
+use retrievalguard::gallery::{Gallery, GalleryError, Metric};
+use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::npy;
+use retrievalguard_encoder::table::gallery_file::{
+    export_clip_retrieval, export_npy, export_parquet, import_clip_retrieval, import_npy, import_parquet,
+    read_labels,
+};
+use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, TableError};
+
+fn gallery(items: usize, metric: Metric) -> Gallery {
+    let vectors = (0..items * 5).map(|number| ((number * 7919 % 1009) as f32 - 500.0) / 331.0).collect();
+    let identities = (0..items).map(|row| format!("bild \"{row}\", ü.jpg")).collect();
+    let labels: Vec<String> = (0..items).map(|row| format!("Größe {}", row % 3)).collect();
+    Gallery::new(vectors, 5, identities, &labels, metric).unwrap()
+}
+
+fn paths(items: usize) -> Vec<Option<String>> {
+    (0..items).map(|row| (row % 4 != 1).then(|| format!("a/{row}.jpg"))).collect()
+}
+
+fn assert_same(found: &Gallery, wanted: &Gallery, what: &str) {
+    let bits = |gallery: &Gallery| gallery.vectors().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(found), bits(wanted), "{what}");
+    assert_eq!((found.len(), found.dimension()), (wanted.len(), wanted.dimension()), "{what}");
+    for row in 0..wanted.len() {
+        assert_eq!(found.identity(row), wanted.identity(row), "{what}");
+        assert_eq!(found.label_name(found.label(row)), wanted.label_name(wanted.label(row)), "{what}");
+    }
+}
+
+fn results() -> ResultTable {
+    let row = |number: usize, verdict: Verdict| ResultRow {
+        identity: format!("query {number}"),
+        label: "cat\tor dog".into(),
+        retrieved: "item 1".into(),
+        retrieved_label: "cow".into(),
+        certificates: BTreeMap::from([
+            (CertificateName::HalfSpace, Cell { verdict, samples: 1000 }),
+            (CertificateName::PaperFrozen, Cell { verdict: Verdict::Abstained, samples: 500 }),
+        ]),
+    };
+    let certified = |radius| Verdict::Certified { radius };
+    let rows = [
+        certified(Radius::Finite(0.3)),
+        Verdict::Abstained,
+        Verdict::Misretrieved,
+        certified(Radius::Unbounded),
+    ];
+    let rows = rows.into_iter().enumerate().map(|(number, verdict)| row(number, verdict)).collect();
+    let names = vec![CertificateName::HalfSpace, CertificateName::PaperFrozen];
+    ResultTable::new(Sigma::new(0.1).unwrap(), names, rows).unwrap()
+}
+
+fn reference(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/parquet").join(name).with_extension("parquet")
+}
+
+#[test]
+fn results_come_back_from_parquet_and_json_and_are_the_same_bytes_every_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let [parquet, again, lines] = ["a.parquet", "b.parquet", "c.jsonl"].map(|name| folder.path().join(name));
+    let metadata = [("retrievalguard".to_owned(), "{\"seed\":\"7\"}".to_owned())];
+    let table = results();
+    table.write_parquet(&parquet, &metadata).unwrap();
+    table.write_parquet(&again, &metadata).unwrap();
+    assert_eq!(fs::read(&parquet).unwrap(), fs::read(&again).unwrap());
+    assert_eq!(ResultTable::read_parquet(&parquet).unwrap(), table);
+    assert_eq!(ResultTable::read_metadata(&parquet).unwrap(), metadata);
+
+    table.write_json_lines(&lines).unwrap();
+    assert_eq!(ResultTable::read_json_lines(&lines).unwrap(), table);
+    let text = fs::read_to_string(&lines).unwrap();
+    assert_eq!(
+        text.lines().next().unwrap(),
+        "{\"identity\":\"query 0\",\"label\":\"cat\\tor dog\",\"retrieved\":\"item 1\",\"retrieved_label\":\"cow\",\
+         \"sigma\":0.1,\"certificates\":{\"paper-frozen\":{\"verdict\":\"abstained\",\"radius\":null,\
+         \"radius_in_sigmas\":null,\"radius_in_8bit_steps\":null,\"unbounded\":false,\"samples\":500},\
+         \"half-space\":{\"verdict\":\"certified\",\"radius\":0.3,\"radius_in_sigmas\":2.9999999999999996,\
+         \"radius_in_8bit_steps\":76.5,\"unbounded\":false,\"samples\":1000}}}"
+    );
+}
+
+#[test]
+fn the_tsv_is_the_one_of_locuslab() {
+    let mut bytes = Vec::new();
+    results().tsv_to(&mut bytes, CertificateName::HalfSpace).unwrap();
+    assert_eq!(
+        String::from_utf8(bytes).unwrap(),
+        "idx\tlabel\tpredict\tradius\tcorrect\ttime\n\
+         0\tcat or dog\tcat or dog\t0.3\t1\t0\n\
+         1\tcat or dog\t-1\t0\t0\t0\n\
+         2\tcat or dog\tcow\t0\t0\t0\n\
+         3\tcat or dog\tcat or dog\tinf\t1\t0\n"
+    );
+}
+
+#[test]
+fn every_radius_comes_back_bit_by_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let (parquet, lines) = (folder.path().join("a"), folder.path().join("b"));
+    let mut state = 1_u64;
+    let rows = (0..2000).map(|number| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let radius = f64::from_bits((state >> 12) | 0x3f00_0000_0000_0000);
+        let verdict = Verdict::Certified { radius: Radius::Finite(radius) };
+        ResultRow {
+            identity: number.to_string(),
+            label: "a".into(),
+            retrieved: "b".into(),
+            retrieved_label: "a".into(),
+            certificates: BTreeMap::from([(CertificateName::Vote, Cell { verdict, samples: u32::MAX })]),
+        }
+    });
+    let sigma = Sigma::new(0.123_456_789_012_345_68).unwrap();
+    let table = ResultTable::new(sigma, vec![CertificateName::Vote], rows.collect()).unwrap();
+    table.write_parquet(&parquet, &[]).unwrap();
+    table.write_json_lines(&lines).unwrap();
+    assert_eq!(ResultTable::read_parquet(&parquet).unwrap(), table);
+    assert_eq!(ResultTable::read_json_lines(&lines).unwrap(), table);
+}
+
+#[test]
+fn rows_with_other_certificates_than_the_table_are_refused() {
+    let rows = results().rows().to_vec();
+    let error = ResultTable::new(Sigma::new(0.1).unwrap(), vec![CertificateName::Vote], rows).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "row 0 (`query 0`) has certificates paper-frozen, half-space, the table has vote"
+    );
+}
+
+#[test]
+fn json_lines_that_lie_are_refused_by_row_and_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("c.jsonl");
+    results().write_json_lines(&path).unwrap();
+    let whole = fs::read_to_string(&path).unwrap();
+    for (from, to, wanted) in [
+        ("\"radius\":0.3", "\"radius\":-0.3", "half_space_radius is -0.3, wanted a finite number above 0"),
+        ("\"radius\":0.3", "\"radius\":null", "half_space_radius is missing"),
+        ("\"radius\":0.3", "\"radius\":1e999", "the line is"),
+        ("\"radius\":0.3", "\"radius\":\"NaN\"", "the line is"),
+        ("\"radius\":null", "\"radius\":1.0", "paper_frozen_radius is 1, wanted none"),
+        ("\"certified\"", "\"proved\"", "the line is"),
+        ("\"half-space\"", "\"quarter-space\"", "the line is"),
+        ("\"sigma\":0.1", "\"sigma\":0.2", "row 1 of"),
+        ("\"sigma\":0.1", "\"sigma\":-1", "sigma is -1"),
+        ("\"samples\":1000", "\"samples\":-1", "the line is"),
+    ] {
+        assert!(whole.contains(from), "{from}");
+        fs::write(&path, whole.replacen(from, to, 1)).unwrap();
+        let error = ResultTable::read_json_lines(&path).expect_err(to).to_string();
+        assert!(error.contains(wanted), "{to}: {error}");
+        assert!(error.contains("c.jsonl"), "{to}: {error}");
+    }
+    for length in 0..whole.len() - 1 {
+        if !whole.is_char_boundary(length) {
+            continue;
+        }
+        fs::write(&path, &whole[..length]).unwrap();
+        if let Ok(table) = ResultTable::read_json_lines(&path) {
+            let rows = table.rows();
+            assert_eq!(rows, &results().rows()[..rows.len()], "cut to {length}");
+        }
+    }
+    fs::write(&path, "").unwrap();
+    assert!(matches!(ResultTable::read_json_lines(&path), Err(TableError::Empty { .. })));
+    fs::write(&path, vec![b'['; 3 << 20]).unwrap();
+    assert!(matches!(ResultTable::read_json_lines(&path), Err(TableError::Value { row: 0, .. })));
+}
+
+#[test]
+fn exported_galleries_are_imported_bit_by_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for metric in [Metric::Euclidean, Metric::Cosine] {
+        let (written, paths) = (gallery(23, metric), paths(23));
+        export_npy(&written, &at("v.npy"), &at("l.txt"), Some(&at("i.txt"))).unwrap();
+        let found = import_npy(&at("v.npy"), &at("l.txt"), Some(&at("i.txt")), metric).unwrap();
+        assert_same(&found.gallery, &written, "npy");
+
+        export_parquet(&at("g.parquet"), &written, &paths, &[]).unwrap();
+        let found = import_parquet(&at("g.parquet"), metric).unwrap();
+        assert_same(&found.gallery, &written, "parquet");
+        assert_eq!(found.paths, paths);
+
+        let clip = at(&format!("clip-{metric:?}"));
+        export_clip_retrieval(&clip, &written, &paths, NonZeroUsize::new(2).unwrap()).unwrap();
+        assert_eq!(fs::read_dir(clip.join("img_emb")).unwrap().count(), 12);
+        assert!(clip.join("metadata/metadata_03.parquet").exists());
+        let found = import_clip_retrieval(&clip, None, metric).unwrap();
+        assert_same(&found.gallery, &written, "clip-retrieval");
+        assert_eq!(found.paths[0].as_deref(), Some("a/0.jpg"));
+        assert_eq!(found.paths[1].as_deref(), Some(written.identity(1)));
+        let again = export_clip_retrieval(&clip, &written, &paths, NonZeroUsize::MIN);
+        assert!(matches!(again, Err(TableError::Write(WriteError::Other { .. }))), "{again:?}");
+    }
+    let numbered = import_npy(&at("v.npy"), &at("l.txt"), None, Metric::Cosine).unwrap();
+    assert_eq!(numbered.gallery.identity(22), "22");
+}
+
+#[test]
+fn a_gallery_of_several_row_groups_comes_back_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("g.parquet");
+    let written = gallery(70_000, Metric::Euclidean);
+    export_parquet(&path, &written, &[], &[]).unwrap();
+    assert_same(&import_parquet(&path, Metric::Euclidean).unwrap().gallery, &written, "two groups");
+}
+
+#[test]
+fn files_of_pandas_polars_and_pyarrow_are_read() {
+    let vectors: Vec<f32> = (0..7).flat_map(|row| [row as f32, row as f32 + 0.5, -row as f32]).collect();
+    for name in [
+        "pandas",
+        "pandas-category",
+        "polars-double",
+        "polars-array",
+        "large",
+        "groups",
+        "plain",
+        "labels-int",
+    ] {
+        let found = import_parquet(&reference(name), Metric::Euclidean)
+            .unwrap_or_else(|error| panic!("{name}: {error}"))
+            .gallery;
+        assert_eq!(found.vectors(), vectors, "{name}");
+        for row in 0..7 {
+            let number = row.to_string();
+            let label = match (name, row % 2) {
+                ("labels-int", _) => number.as_str(),
+                (_, 0) => "cat",
+                _ => "dog",
+            };
+            assert_eq!(found.identity(row), format!("item {row}"), "{name}");
+            assert_eq!(found.label_name(found.label(row)), label, "{name}");
+        }
+    }
+}
+
+#[test]
+fn files_that_hold_no_gallery_are_refused_with_the_reason() {
+    for (name, wanted) in [
+        ("broken-null-vector", "row 4 of"),
+        ("broken-empty-vector", "vector is missing or empty"),
+        ("broken-ragged", "row 4 of"),
+        ("broken-null-label", "label is missing, wanted a value in every row"),
+        ("broken-no-label", "has no column `label`, it has `identity`, `vector`"),
+        ("broken-empty", "has no rows"),
+        ("broken-int-vector", "column `vector` of table"),
+        ("broken-scalar-vector", "holds 0 levels of lists, wanted a list of numbers per row"),
+        ("broken-gzip", "is no Parquet file that can be read"),
+    ] {
+        let error = import_parquet(&reference(name), Metric::Euclidean).expect_err(name).to_string();
+        assert!(error.contains(wanted) && error.contains(name), "{name}: {error}");
+    }
+    let error = import_parquet(&reference("broken-nan"), Metric::Euclidean).unwrap_err();
+    let TableError::Gallery { source: GalleryError::NotFinite { row: 2, component: 1, .. }, .. } = error
+    else {
+        panic!("{error}");
+    };
+    assert!(matches!(
+        import_parquet(Path::new("/nowhere.parquet"), Metric::Cosine),
+        Err(TableError::Read { .. })
+    ));
+}
+
+#[test]
+fn damaged_parquet_files_are_an_error_and_never_a_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("damaged.parquet");
+    for name in ["pandas", "polars-array"] {
+        let whole = fs::read(reference(name)).unwrap();
+        for length in (0..whole.len()).step_by(7) {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert!(import_parquet(&path, Metric::Euclidean).is_err(), "{name} cut to {length}");
+        }
+        for bit in (0..8 * whole.len()).step_by(5) {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, &bytes).unwrap();
+            let _ = import_parquet(&path, Metric::Euclidean);
+        }
+    }
+    results().write_parquet(&path, &[]).unwrap();
+    let whole = fs::read(&path).unwrap();
+    for bit in (0..8 * whole.len()).step_by(29) {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        fs::write(&path, &bytes).unwrap();
+        let _ = ResultTable::read_parquet(&path);
+    }
+}
+
+#[test]
+fn names_that_do_not_fit_on_a_line_are_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["two\nlines", "carriage\r", "\u{feff}mark"] {
+        let written = Gallery::new(vec![1.0], 1, vec!["a".into()], &[name], Metric::Euclidean).unwrap();
+        let error = export_npy(&written, &at("v.npy"), &at("l.txt"), None).unwrap_err();
+        assert!(matches!(error, TableError::Value { row: 0, .. }), "{name:?}: {error}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{name:?}");
+    }
+}
+
+#[test]
+fn labels_that_do_not_match_the_vectors_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    npy::write_f32(&at("v.npy"), &[3, 2], &[0.0; 6]).unwrap();
+    fs::write(at("l.txt"), "cat\r\ndog").unwrap();
+    let error = import_npy(&at("v.npy"), &at("l.txt"), None, Metric::Euclidean).unwrap_err();
+    assert!(error.to_string().ends_with("l.txt` has 2 labels, wanted 3"), "{error}");
+    assert_eq!(read_labels(&at("l.txt")).unwrap(), ["cat", "dog"]);
+    fs::write(at("l.txt"), b"cat\n\xff\ndog\n").unwrap();
+    let error = import_npy(&at("v.npy"), &at("l.txt"), None, Metric::Euclidean).unwrap_err();
+    assert!(matches!(error, TableError::Value { row: 1, .. }), "{error}");
+    fs::write(at("l.txt"), "cat\ndog\ncow\n").unwrap();
+    fs::write(at("i.txt"), "a\n").unwrap();
+    let error = import_npy(&at("v.npy"), &at("l.txt"), Some(&at("i.txt")), Metric::Euclidean).unwrap_err();
+    assert!(matches!(error, TableError::Count { what: "identities", found: 1, wanted: 3, .. }), "{error}");
+}
+
+#[test]
+fn shards_of_clip_retrieval_need_their_partners_and_one_dimension() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let import = || import_clip_retrieval(folder.path(), None, Metric::Euclidean);
+    assert!(matches!(import(), Err(TableError::NoShards { .. })));
+    export_clip_retrieval(folder.path(), &gallery(6, Metric::Euclidean), &[], NonZeroUsize::new(3).unwrap())
+        .unwrap();
+    assert_eq!(import().unwrap().gallery.len(), 6);
+    let error = import_clip_retrieval(folder.path(), Some("caption"), Metric::Euclidean).unwrap_err();
+    assert!(matches!(&error, TableError::NoColumn { column, .. } if column == "caption"), "{error}");
+    npy::write_f32(&at("img_emb/img_emb_1.npy"), &[3, 4], &[0.0; 12]).unwrap();
+    assert!(matches!(import(), Err(TableError::Count { what: "components per vector", .. })));
+    npy::write_f32(&at("img_emb/img_emb_1.npy"), &[2, 5], &[0.0; 10]).unwrap();
+    assert!(matches!(import(), Err(TableError::Count { what: "rows", found: 3, wanted: 2, .. })));
+    fs::remove_file(at("img_emb/img_emb_1.npy")).unwrap();
+    assert!(matches!(import(), Err(TableError::NoPartner { .. })));
+    fs::remove_file(at("metadata/metadata_1.parquet")).unwrap();
+    assert_eq!(import().unwrap().gallery.len(), 3);
+    fs::copy(at("img_emb/img_emb_0.npy"), at("img_emb/img_emb_00.npy")).unwrap();
+    assert!(matches!(import(), Err(TableError::Value { .. })));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_said_to_be_full() {
+    let full = Path::new("/dev/full");
+    let table = results();
+    for result in [
+        table.write_parquet(full, &[]),
+        table.write_json_lines(full),
+        table.write_tsv(full, CertificateName::HalfSpace),
+        export_parquet(full, &gallery(2000, Metric::Cosine), &[], &[]),
+    ] {
+        let error = result.unwrap_err();
+        assert!(matches!(error, TableError::Write(WriteError::DiskFull { .. })), "{error}");
+    }
+}
+
+/// Python of the environment in the target directory, where the programs to be tested are installed.
+fn python() -> Option<PathBuf> {
+    let executable = std::env::current_exe().ok()?;
+    let target = executable.ancestors().find(|folder| folder.join("venv").is_dir())?;
+    let python = target.join("venv/bin/python");
+    python.exists().then_some(python)
+}
+
+#[test]
+fn exports_are_read_by_pandas_polars_duckdb_and_faiss() {
+    let required = std::env::var_os("RETRIEVALGUARD_REQUIRE_PYTHON").is_some_and(|value| value == "1");
+    let Some(python) = python() else {
+        assert!(
+            !required,
+            "there is no venv in the target directory, wanted one with numpy, pandas and faiss"
+        );
+        println!("skipped: read_export: there is no venv in the target directory (1 test not run)");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let written = gallery(23, Metric::Euclidean);
+    let expected = serde_json::json!({
+        "identities": (0..23).map(|row| written.identity(row)).collect::<Vec<_>>(),
+        "labels": (0..23).map(|row| written.label_name(written.label(row))).collect::<Vec<_>>(),
+        "vectors": (0..23).map(|row| written.vector(row)).collect::<Vec<_>>(),
+    });
+    fs::write(at("expected.json"), expected.to_string()).unwrap();
+    let note = [("note".to_owned(), "exported by a test".to_owned())];
+    export_npy(&written, &at("vectors.npy"), &at("labels.txt"), None).unwrap();
+    export_parquet(&at("gallery.parquet"), &written, &[], &note).unwrap();
+    export_clip_retrieval(&at("clip"), &written, &[], NonZeroUsize::new(2).unwrap()).unwrap();
+    results().write_parquet(&at("certificates.parquet"), &[]).unwrap();
+    results().write_json_lines(&at("certificates.jsonl")).unwrap();
+    results().write_tsv(&at("certificates.tsv"), CertificateName::HalfSpace).unwrap();
+
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/read_export.py");
+    let output = Command::new(python).arg(script).arg(folder.path()).output().unwrap();
+    let (said, complained) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if complained.contains("No module named 'numpy'") {
+        assert!(!required, "{complained}");
+        println!("skipped: read_export: numpy not installed (1 test not run)");
+        return;
+    }
+    assert!(output.status.success(), "{said}{complained}");
+    print!("{said}");
+    let skipped = said.lines().filter(|line| line.starts_with("skipped:")).count();
+    println!("{skipped} of 6 programs skipped");
+    for program in ["numpy", "pandas", "faiss"] {
+        assert!(!required || said.contains(&format!("checked: {program}\n")), "{said}");
+    }
+}
