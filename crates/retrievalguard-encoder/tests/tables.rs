@@ -21,7 +21,7 @@ fn gallery(items: usize, metric: Metric) -> Gallery {
     let vectors = (0..items * 5).map(|number| ((number * 7919 % 1009) as f32 - 500.0) / 331.0).collect();
     let identities = (0..items).map(|row| format!("bild \"{row}\", ü.jpg")).collect();
     let labels: Vec<String> = (0..items).map(|row| format!("Größe {}", row % 3)).collect();
-    Gallery::new(vectors, 5, identities, &labels, metric).unwrap()
+    Gallery::new(vectors, 5, identities, &labels, metric).expect("finite vectors, none of them zero")
 }
 
 fn paths(items: usize) -> Vec<Option<String>> {
@@ -58,11 +58,18 @@ fn results() -> ResultTable {
     ];
     let rows = rows.into_iter().enumerate().map(|(number, verdict)| row(number, verdict)).collect();
     let names = vec![CertificateName::HalfSpace, CertificateName::PaperFrozen];
-    ResultTable::new(Sigma::new(0.1).unwrap(), names, rows).unwrap()
+    let sigma = Sigma::new(0.1).expect("in range");
+    ResultTable::new(sigma, names, rows).expect("every row has both certificates")
 }
 
 fn reference(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/parquet").join(name).with_extension("parquet")
+}
+
+/// A new file of this name: some file systems flush one that is overwritten, which takes longer than all the rest.
+fn replace(path: &Path, bytes: impl AsRef<[u8]>) {
+    let _ = fs::remove_file(path);
+    fs::write(path, bytes).expect("temporary files can be written");
 }
 
 #[test]
@@ -158,7 +165,7 @@ fn json_lines_that_lie_are_refused_by_row_and_field() {
         ("\"samples\":1000", "\"samples\":-1", "the line is"),
     ] {
         assert!(whole.contains(from), "{from}");
-        fs::write(&path, whole.replacen(from, to, 1)).unwrap();
+        replace(&path, whole.replacen(from, to, 1));
         let error = ResultTable::read_json_lines(&path).expect_err(to).to_string();
         assert!(error.contains(wanted), "{to}: {error}");
         assert!(error.contains("c.jsonl"), "{to}: {error}");
@@ -167,15 +174,15 @@ fn json_lines_that_lie_are_refused_by_row_and_field() {
         if !whole.is_char_boundary(length) {
             continue;
         }
-        fs::write(&path, &whole[..length]).unwrap();
+        replace(&path, &whole[..length]);
         if let Ok(table) = ResultTable::read_json_lines(&path) {
             let rows = table.rows();
             assert_eq!(rows, &results().rows()[..rows.len()], "cut to {length}");
         }
     }
-    fs::write(&path, "").unwrap();
+    replace(&path, "");
     assert!(matches!(ResultTable::read_json_lines(&path), Err(TableError::Empty { .. })));
-    fs::write(&path, vec![b'['; 3 << 20]).unwrap();
+    replace(&path, vec![b'['; 3 << 20]);
     assert!(matches!(ResultTable::read_json_lines(&path), Err(TableError::Value { row: 0, .. })));
 }
 
@@ -279,25 +286,28 @@ fn files_that_hold_no_gallery_are_refused_with_the_reason() {
 fn damaged_parquet_files_are_an_error_and_never_a_panic() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("damaged.parquet");
+    // Every place in the long form, spread over all of them in the quick one.
+    let thorough = std::env::var_os("RETRIEVALGUARD_THOROUGH").is_some_and(|value| value == "1");
+    let step = |quick: usize| if thorough { 1 } else { quick };
     for name in ["pandas", "polars-array"] {
         let whole = fs::read(reference(name)).unwrap();
-        for length in (0..whole.len()).step_by(7) {
-            fs::write(&path, &whole[..length]).unwrap();
+        for length in (0..whole.len()).step_by(step(37)) {
+            replace(&path, &whole[..length]);
             assert!(import_parquet(&path, Metric::Euclidean).is_err(), "{name} cut to {length}");
         }
-        for bit in (0..8 * whole.len()).step_by(5) {
+        for bit in (0..8 * whole.len()).step_by(step(31)) {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            fs::write(&path, &bytes).unwrap();
+            replace(&path, &bytes);
             let _ = import_parquet(&path, Metric::Euclidean);
         }
     }
     results().write_parquet(&path, &[]).unwrap();
     let whole = fs::read(&path).unwrap();
-    for bit in (0..8 * whole.len()).step_by(29) {
+    for bit in (0..8 * whole.len()).step_by(step(61)) {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        fs::write(&path, &bytes).unwrap();
+        replace(&path, &bytes);
         let _ = ResultTable::read_parquet(&path);
     }
 }
