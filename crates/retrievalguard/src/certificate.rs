@@ -206,9 +206,6 @@ pub enum CertificateError {
     /// `k` counts from one.
     #[error("recall@0 was asked for, wanted at least 1")]
     TopKZero,
-    /// `paper-repaired` needs to know how well the gallery was estimated.
-    #[error("`paper-repaired` needs the number of samples behind each gallery vector")]
-    GallerySamplesUnknown,
     /// The item of a similarity question is not a direction.
     #[error("similarity to the zero vector is always 0, wanted a vector with a direction")]
     ZeroVector,
@@ -272,7 +269,7 @@ impl<'a> Certifier<'a> {
         Self { gallery, sigma, alpha, gallery_samples: None }
     }
 
-    /// Says how many samples each gallery vector was averaged from, which `paper-repaired` needs.
+    /// Says how many samples each gallery vector was averaged from; without it `paper-repaired` abstains.
     #[must_use]
     pub fn gallery_samples(self, samples: SampleCount) -> Self {
         Self { gallery_samples: Some(samples), ..self }

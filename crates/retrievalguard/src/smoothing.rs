@@ -34,7 +34,7 @@ use std::thread;
 
 use crate::noise::{ImageIdentity, NoiseStream, Stage};
 use crate::samples::{RUN, RowFault, add_into, admit, run_sum};
-use crate::{Embedder, EmbedderFailure, Excess, Samples, Seed, Sigma};
+use crate::{Embedder, EmbedderFailure, Excess, NormBound, Samples, Seed, Sigma};
 
 /// One picture: who it is, and its pixels in `[0, 1]` in the encoder's layout.
 #[derive(Clone, Copy, Debug)]
@@ -230,6 +230,22 @@ impl<'a> Smoother<'a> {
         Ok(SmoothedEmbedding { count, mean })
     }
 
+    /// The embedding `h(x)` of the clean picture, checked like every sample.
+    pub fn clean(&self, picture: &Picture<'_>) -> Result<Vec<f32>, SmoothingError> {
+        self.check(picture, &(0..1))?;
+        let mut row = vec![0.0; self.embedder.dimension()];
+        let name = |source| SmoothingError::Embedder {
+            picture: picture.identity.to_owned(),
+            start: 0,
+            end: 0,
+            source,
+        };
+        self.embedder.embed(picture.pixels, &mut row).map_err(name)?;
+        let bound = self.embedder.norm_bound();
+        admit(&mut row, bound, self.excess).map_err(|fault| fault.of_picture(picture.identity, 0, bound))?;
+        Ok(row)
+    }
+
     fn check(&self, picture: &Picture<'_>, range: &Range<u32>) -> Result<(), SmoothingError> {
         let wanted = self.embedder.input_len();
         if picture.pixels.len() != wanted {
@@ -335,22 +351,25 @@ impl<'s, 'a> Worker<'s, 'a> {
             })?;
             let bound = embedder.norm_bound();
             for (sample, row) in (first..last).zip(rows.chunks_exact_mut(dimension)) {
-                admit(row, bound, self.smoother.excess).map_err(|fault| self.name(fault, sample))?;
+                admit(row, bound, self.smoother.excess)
+                    .map_err(|fault| fault.of_picture(self.picture.identity, sample, bound))?;
             }
             first = last;
         }
         Ok(())
     }
+}
 
-    fn name(&self, fault: RowFault, sample: u32) -> SmoothingError {
-        let picture = self.picture.identity.to_owned();
-        match fault {
+impl RowFault {
+    /// The fault as an error that names the picture.
+    fn of_picture(self, picture: &str, sample: u32, bound: NormBound) -> SmoothingError {
+        let picture = picture.to_owned();
+        match self {
             RowFault::NotFinite { component, value } => {
                 SmoothingError::NotFinite { picture, sample, component, value }
             }
             RowFault::NormExceeded { norm } => {
-                let bound = self.smoother.embedder.norm_bound().get();
-                SmoothingError::NormExceeded { picture, sample, norm, bound }
+                SmoothingError::NormExceeded { picture, sample, norm, bound: bound.get() }
             }
         }
     }
@@ -359,7 +378,6 @@ impl<'s, 'a> Worker<'s, 'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::NormBound;
 
     /// Three components that depend on every pixel, normalised.
     struct Wave {

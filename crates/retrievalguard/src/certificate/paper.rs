@@ -4,7 +4,7 @@ use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
 };
 use crate::gallery::Question;
-use crate::{NormBound, Sigma};
+use crate::{NormBound, SampleCount, Sigma};
 
 /// How far two smoothed embeddings can be apart when the pictures are `distance` apart.
 ///
@@ -161,8 +161,12 @@ impl Certifier<'_> {
         let (alpha, dimension) = (self.alpha.get(), samples.dimension());
         let error = match statement {
             Statement::Repaired => {
-                let gallery_samples =
-                    self.gallery_samples.ok_or(CertificateError::GallerySamplesUnknown)?.get();
+                let Some(gallery_samples) = self.gallery_samples.map(SampleCount::get) else {
+                    // Without the gallery's own error nothing can be subtracted, so nothing is shown.
+                    explain.add("samples per gallery item", "unknown", "theory 1, paper-repaired");
+                    let verdict = Verdict::from_radius(margin > 0.0, None);
+                    return Ok(Outcome { name, verdict, samples: n, explain });
+                };
                 // The nearest positive is found on the sample, so every positive and the nearest negative may fail.
                 let level = alpha / (parties.positives.len() as f64 + 2.0);
                 let query_error = concentration(n, dimension, level, bound);
