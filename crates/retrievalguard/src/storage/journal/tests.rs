@@ -14,6 +14,11 @@ fn open(path: &Path) -> Result<Opened, JournalError> {
     Journal::open_or_create(path, Digest::of_json(&run()), &run())
 }
 
+/// A temporary directory in memory where there is one: thousands of small files need no disk.
+fn folder_in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 fn record(number: usize) -> Vec<u8> {
     json!({"identity": format!("picture ü {number}"), "radius": number as f64 / 8.0}).to_string().into_bytes()
 }
@@ -34,7 +39,7 @@ fn written(count: usize) -> Vec<u8> {
 #[test]
 fn stopped_at_any_byte_it_keeps_whole_records_and_goes_on() {
     let whole = written(4);
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder_in_memory();
     let path = folder.path().join("journal");
     let wanted: Vec<Vec<u8>> = (0..4).map(record).collect();
     let mut seen = 0;
@@ -70,7 +75,7 @@ fn dropped_bytes_are_counted() {
 #[test]
 fn no_flipped_bit_ever_changes_a_record() {
     let whole = written(3);
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder_in_memory();
     let path = folder.path().join("journal");
     let wanted: Vec<Vec<u8>> = (0..3).map(record).collect();
     let mut refused = 0;

@@ -25,9 +25,14 @@ fn paths() -> Vec<Option<String>> {
     ["a.jpg", "b.jpg", "c.jpg"].map(|path| Some(path.to_owned())).into_iter().chain([None]).collect()
 }
 
+/// A temporary directory in memory where there is one: thousands of small files need no disk.
+fn folder_in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 /// A gallery in a temporary directory.
 fn stored() -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder_in_memory();
     let path = folder.path().join("inner/gallery");
     GalleryDirectory::write(&path, &gallery(Metric::Cosine), &paths(), provenance()).unwrap();
     (folder, path)
