@@ -143,103 +143,6 @@ pub enum Resize {
 }
 
 /// How the scaled picture is cut to the input's size.
-    pub crop: Crop,
-    /// The tensor that the encoder gives.
-    pub output: Output,
-}
-
-/// The tensor that an encoder takes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Input {
-    /// Name of the input in the ONNX graph; its only input when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Number of channels: 1 (grey) or 3 (colour).
-    pub channels: usize,
-    /// Height in pixels.
-    pub height: usize,
-    /// Width in pixels.
-    pub width: usize,
-    /// Order of the channels of a colour picture.
-    #[serde(default)]
-    pub channel_order: ChannelOrder,
-    /// Order of the axes.
-    #[serde(default)]
-    pub layout: Layout,
-    /// Subtracted from pixels in `[0, 1]`, one number per channel in the encoder's order.
-    pub mean: Vec<f64>,
-    /// Divides what is left, one number per channel in the encoder's order.
-    pub std: Vec<f64>,
-}
-
-/// Order of the channels of a colour picture.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ChannelOrder {
-    /// Red, green, blue: torchvision and timm.
-    #[default]
-    Rgb,
-    /// Blue, green, red: OpenCV and Caffe.
-    Bgr,
-}
-
-/// Order of the axes of the input tensor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Layout {
-    /// Batch, channel, row, column: PyTorch.
-    #[default]
-    Nchw,
-    /// Batch, row, column, channel: TensorFlow.
-    Nhwc,
-}
-
-/// How a picture is scaled; the filters are Pillow's, which average over the source when they shrink.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Resize {
-    /// The shorter side becomes `size`, the other keeps the proportions: torchvision's `Resize(size)`.
-    ShorterSide {
-        /// Length of the shorter side afterwards.
-        size: usize,
-        /// Filter.
-        interpolation: Interpolation,
-        /// Which axis is resampled first.
-        #[serde(default, skip_serializing_if = "is_default")]
-        order: PassOrder,
-    },
-    /// Both sides are given, whatever the proportions: torchvision's `Resize((height, width))`.
-    Exact {
-        /// Height afterwards.
-        height: usize,
-        /// Width afterwards.
-        width: usize,
-        /// Filter.
-        interpolation: Interpolation,
-        /// Which axis is resampled first.
-        #[serde(default, skip_serializing_if = "is_default")]
-        order: PassOrder,
-    },
-    /// Pictures already have the right size.
-    None {},
-}
-
-/// Pillow's name for the filter with which a picture is scaled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Interpolation {
-    /// The nearest pixel.
-    Nearest,
-    /// A triangle of support 1.
-    Bilinear,
-    /// A cubic with `a = −0.5`, support 2.
-    Bicubic,
-    /// A windowed sinc, support 3.
-    Lanczos,
-}
-
-/// How the scaled picture is cut to the input's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Crop {
@@ -421,9 +324,7 @@ impl Contract {
             Resize::Exact { height, width, interpolation, order } => {
                 (crate::resize::Resize::Exact { height, width }, interpolation, order)
             }
-            Resize::None {} => {
-                (crate::resize::Resize::Keep, Interpolation::Bilinear, PassOrder::default())
-            }
+            Resize::None {} => (crate::resize::Resize::Keep, Interpolation::Bilinear, PassOrder::default()),
         };
         let size = Size { height: self.input.height, width: self.input.width };
         let crop = match self.crop {

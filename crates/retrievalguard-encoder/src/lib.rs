@@ -6,5 +6,6 @@ pub mod dataset;
 pub mod doctor;
 pub mod engine;
 pub mod picture;
+pub mod pipeline;
 pub mod resize;
 pub mod table;

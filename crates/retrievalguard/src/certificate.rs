@@ -2,7 +2,8 @@
 //!
 //! Certifying is arithmetic on samples that were drawn before: no encoder, no thread, no file and no random number.
 //! Everything that chooses something is decided on the pilot sample; the certifying sample is fresh. Each certificate
-//! is valid at `α` by itself; the largest of several is not.
+//! is valid at `α` by itself, about the stored gallery as it is (`paper-repaired`: about exactly smoothed items); the
+//! largest of several is not.
 //!
 //! ```
 //! use retrievalguard::certificate::{CertificateName, Certifier, Radius, SampledQuery, Verdict};
@@ -59,10 +60,14 @@ pub use vote::Ballot;
 use crate::gallery::{Gallery, Neighbour, Question, SearchError, Side};
 use crate::{Alpha, ParameterError, SampleCount, SampleError, Samples, Sigma};
 
-/// Relative amount by which `f64` rounding may take an embedding beyond the `F`-ball.
+/// The norm bound that certificates compute with: `F` raised by what `f64` rounding may hide.
 ///
-/// Certificates work with `F(1 + slack)`, so that the bound holds for the numbers as they are.
-pub const RANGE_SLACK: f64 = 1e-12;
+/// A row passes the door if its computed squared norm is at most `F²`, and directions are divided by a computed norm;
+/// both are sums of `k` products, so a score lies within `F(1 + (k+8)·2⁻⁵²)` of zero.
+pub(crate) fn range_of(samples: &Samples) -> f64 {
+    let rounding = (samples.dimension() as f64 + 16.0) * f64::EPSILON;
+    samples.norm_bound().get() * (1.0 + rounding.max(1e-12))
+}
 
 /// Names under which certificates are requested and reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -23,7 +23,7 @@ use crate::certificate::{
 use crate::normal::{self, Probability};
 use crate::{Alpha, NormBound, SampleCount, Sigma};
 
-/// The largest radii that any query could get.
+/// The largest radii that a query could get against items in the `F`-ball that some query could retrieve.
 #[derive(Clone, Copy, Debug)]
 pub struct Ceiling {
     sigma: Sigma,

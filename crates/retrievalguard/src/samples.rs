@@ -230,7 +230,7 @@ impl RowFault {
 /// Brings one embedding into the `F`-ball or says why it cannot be there.
 ///
 /// The squared norm is a sum of `k` squares of `f32` numbers, each exact in `f64`, so it is off by at most
-/// `k·2⁻⁵³` relatively; certificates allow for that by [`RANGE_SLACK`](crate::certificate::RANGE_SLACK).
+/// `k·2⁻⁵³` relatively; certificates allow for that in [`range_of`](crate::certificate::range_of).
 pub(crate) fn admit(row: &mut [f32], norm_bound: NormBound, excess: Excess) -> Result<(), RowFault> {
     let mut squared = 0.0;
     for (component, &value) in row.iter().enumerate() {

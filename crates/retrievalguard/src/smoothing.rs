@@ -185,7 +185,9 @@ impl<'a> Smoother<'a> {
         self.check(picture, &range)?;
         let dimension = self.embedder.dimension();
         let mut values = vec![0.0_f32; range.len() * dimension];
-        let jobs = Mutex::new(run_starts(&range).zip(values.chunks_mut(RUN * dimension)));
+        // Nothing is summed here, so jobs may be as small as a batch, and few samples still keep every thread busy.
+        let step = RUN.min(self.batch.get());
+        let jobs = Mutex::new(range.clone().step_by(step).zip(values.chunks_mut(step * dimension)));
         self.work(|| {
             let mut worker = Worker::new(self, picture, stage);
             loop {

@@ -117,18 +117,29 @@ fn timm_configurations_follow_timms_rules() {
         "interpolation": "bicubic", "crop_pct": 0.875, "crop_mode": "center",
         "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "classifier": "classifier"}}"#;
     let contract = Contract::from_timm(text).unwrap();
-    assert_eq!(contract.resize, Resize::ShorterSide { size: 256, interpolation: Interpolation::Bicubic, order: PassOrder::default() });
+    assert_eq!(
+        contract.resize,
+        Resize::ShorterSide { size: 256, interpolation: Interpolation::Bicubic, order: PassOrder::default() }
+    );
     assert_eq!(contract.picture_shape(), [3, 224, 224]);
     assert_eq!(contract.input.std, [0.229, 0.224, 0.225]);
     assert!(contract.output.normalise);
 
     let squash = text.replace("center", "squash").replace("0.875", "1.0");
     let contract = Contract::from_timm(&squash).unwrap();
-    let wanted = Resize::Exact { height: 224, width: 224, interpolation: Interpolation::Bicubic, order: PassOrder::default() };
+    let wanted = Resize::Exact {
+        height: 224,
+        width: 224,
+        interpolation: Interpolation::Bicubic,
+        order: PassOrder::default(),
+    };
     assert_eq!(contract.resize, wanted);
 
     let sparse = Contract::from_timm(r#"{"input_size": [3, 288, 288], "mean": 0.5}"#).unwrap();
-    assert_eq!(sparse.resize, Resize::ShorterSide { size: 329, interpolation: Interpolation::Bicubic, order: PassOrder::default() });
+    assert_eq!(
+        sparse.resize,
+        Resize::ShorterSide { size: 329, interpolation: Interpolation::Bicubic, order: PassOrder::default() }
+    );
     assert_eq!(sparse.input.mean, [0.5; 3]);
 
     for (from, to, wanted) in [

@@ -6,7 +6,9 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{ChannelOrder, Contract, ContractFault, Crop, Input, Interpolation, Layout, Output, PassOrder, Resize};
+use super::{
+    ChannelOrder, Contract, ContractFault, Crop, Input, Interpolation, Layout, Output, PassOrder, Resize,
+};
 
 /// timm's `IMAGENET_DEFAULT_MEAN` and `IMAGENET_DEFAULT_STD`.
 const MEAN: [f64; 3] = [0.485, 0.456, 0.406];
@@ -61,7 +63,9 @@ pub(super) fn read(text: &str) -> Result<Contract, ContractFault> {
     }
     let scaled = |side: usize| (side as f64 / part).floor() as usize;
     let resize = match configuration.crop_mode.as_deref().unwrap_or("center") {
-        "center" if height == width => Resize::ShorterSide { size: scaled(height), interpolation, order: PassOrder::default() },
+        "center" if height == width => {
+            Resize::ShorterSide { size: scaled(height), interpolation, order: PassOrder::default() }
+        }
         "center" => {
             return unsupported(
                 "input_size",
@@ -69,7 +73,12 @@ pub(super) fn read(text: &str) -> Result<Contract, ContractFault> {
                 "a square for crop_mode `center`",
             );
         }
-        "squash" => Resize::Exact { height: scaled(height), width: scaled(width), interpolation, order: PassOrder::default() },
+        "squash" => Resize::Exact {
+            height: scaled(height),
+            width: scaled(width),
+            interpolation,
+            order: PassOrder::default(),
+        },
         other => return unsupported("crop_mode", format!("`{other}`"), "`center` or `squash`"),
     };
     let default = |numbers: [f64; 3]| match channels {

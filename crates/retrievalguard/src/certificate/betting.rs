@@ -15,7 +15,7 @@ const LARGEST_BET: f64 = 0.99;
 /// Wealth is looked at after every so many samples.
 const STRIDE: usize = 16;
 /// Allowance for the rounding of a product of many factors, in units of log wealth.
-const ROUNDING: f64 = 1e-6;
+const ROUNDING: f64 = 1e-5;
 
 /// Wealth of a gambler who bets that the mean of non-negative `Y` exceeds one.
 ///
@@ -129,7 +129,7 @@ pub(crate) fn mean_lower_bound(
         wealth.log() >= target
     };
     let (mut low, mut high) = (low, high);
-    while high - low > 1e-7 * (1.0 + high.abs()) {
+    while high - low > 1e-7 * high {
         let middle = f64::midpoint(low, high);
         if exceeds(middle) {
             low = middle;

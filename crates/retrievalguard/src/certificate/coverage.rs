@@ -278,6 +278,17 @@ fn many_equal_negatives_and_recall_at_two_hold_their_level() {
 }
 
 #[test]
+fn the_mean_bound_of_harmless_negatives_holds_its_level() {
+    // Enough negatives that most of them get the empirical Bernstein bound instead of bets.
+    let mut items = vec![ITEMS[0]];
+    items.extend([ITEMS[1]; 40]);
+    let tally = public(0.2, 500, &items, |certifier, query, question| {
+        finite(certifier.certify(CertificateName::HalfSpaceMean, query, question).unwrap().verdict)
+    });
+    tally.accept("half-space-mean against forty");
+}
+
+#[test]
 fn adaptive_tests_reach_a_false_target_no_more_often_than_alpha() {
     let gallery = gallery(&ITEMS);
     let p = normal::distribution(MARGIN);

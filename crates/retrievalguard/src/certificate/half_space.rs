@@ -10,8 +10,8 @@ use super::projection::{for_each_score, narrow, scores, scores_in_all};
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
 use super::thresholds::{ScoreTable, StepBound, count_above};
 use super::{
-    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, RANGE_SLACK, Radius,
-    SampledQuery, Verdict, check_alike,
+    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, Radius,
+    SampledQuery, Verdict, check_alike, range_of,
 };
 use crate::gallery::{Question, SearchError};
 use crate::normal;
@@ -105,7 +105,7 @@ impl<'a> Certifier<'a> {
             let negatives = parties.negatives.len();
             return Err(CertificateError::TopKTooLarge { top_k: options.top_k, negatives });
         }
-        let range = pilot.norm_bound().get() * (1.0 + RANGE_SLACK);
+        let range = range_of(pilot);
         let planner = Planner {
             gallery: self.gallery,
             pilot,
@@ -471,7 +471,7 @@ impl Certifier<'_> {
             return Err(CertificateError::SimilarityThreshold(threshold));
         }
         let samples = &query.certifying;
-        let range = samples.norm_bound().get() * (1.0 + RANGE_SLACK);
+        let range = range_of(samples);
         let direction: Vec<f64> = vector.iter().map(|&value| sign * f64::from(value) / norm).collect();
         let exact = sign * threshold / norm;
         let offset = exact + (exact.abs() + range) * (vector.len() as f64 + 16.0) * f64::EPSILON;

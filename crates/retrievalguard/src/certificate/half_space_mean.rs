@@ -10,8 +10,8 @@ use super::law::Law;
 use super::projection::scores;
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
 use super::{
-    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, RANGE_SLACK, Radius,
-    SampledQuery, Verdict, squared_distance,
+    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, Radius,
+    SampledQuery, Verdict, range_of, squared_distance,
 };
 use crate::gallery::Question;
 use crate::normal::{self, Probability};
@@ -22,8 +22,10 @@ use crate::{NormBound, Samples, Sigma};
 const CANDIDATES: usize = 4;
 /// Negatives that get the betting bound.
 const DANGEROUS: usize = 32;
-/// Allowance for the rounding of means, relative to `F`.
-const ROUNDING: f64 = 1e-11;
+/// Allowance for the rounding of a mean of `samples` scores, relative to `F`: sums of 256, and of those.
+fn rounding(samples: u32, dimension: usize) -> f64 {
+    8.0 * f64::EPSILON * (300.0 + f64::from(samples) / 256.0 + dimension as f64)
+}
 
 /// Radius when the score has mean `mean` and the negative wins at `offset`.
 ///
@@ -52,7 +54,9 @@ fn radius_in(mean: f64, offset: f64, sigma: Sigma, range: f64) -> f64 {
         let below = ((range - value) / (2.0 * range)).clamp(0.0, 1.0);
         normal::quantile(Probability::from_parts(above, below))
     };
-    sigma.certified() * (score(mean) - score(offset))
+    let radius = sigma.certified() * (score(mean) - score(offset));
+    // Both scores infinite: nothing can be shown.
+    if radius.is_nan() { f64::NEG_INFINITY } else { radius }
 }
 
 /// One negative with the positive that the pilot set against it.
@@ -72,7 +76,7 @@ impl Certifier<'_> {
     ) -> Result<Outcome, CertificateError> {
         let parties = self.pose(query, question)?;
         let samples = &query.certifying;
-        let range = samples.norm_bound().get() * (1.0 + RANGE_SLACK);
+        let range = range_of(samples);
         let mean = samples.mean();
         let mut explain = Explanation::default();
         explain
@@ -195,7 +199,7 @@ impl Certifier<'_> {
         let scores = scores(samples, range, &half_space.direction);
         mean_lower_bound(&scores, range, fractions, self.alpha.get(), 0.0, 2.0 * range)
             - range
-            - ROUNDING * range
+            - rounding(samples.count(), samples.dimension()) * range
     }
 }
 
@@ -261,6 +265,6 @@ impl Moments {
         let log = (2.0 / level).ln();
         mean - (2.0 * variance * log / self.count).sqrt()
             - 14.0 * range * log / (3.0 * (self.count - 1.0))
-            - ROUNDING * range
+            - rounding(self.count as u32, dimension) * range
     }
 }

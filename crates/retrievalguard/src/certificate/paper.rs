@@ -3,7 +3,7 @@
 use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
 };
-use crate::gallery::Question;
+use crate::gallery::{Metric, Question};
 use crate::{NormBound, SampleCount, Sigma};
 
 /// How far two smoothed embeddings can be apart when the pictures are `distance` apart.
@@ -125,7 +125,7 @@ impl Statement {
     }
 }
 
-/// Relative allowance for the rounding of margins, errors and radii.
+/// Relative allowance for the rounding of a radius.
 const ROUNDING: f64 = 1e-12;
 
 impl Certifier<'_> {
@@ -161,16 +161,20 @@ impl Certifier<'_> {
         let (alpha, dimension) = (self.alpha.get(), samples.dimension());
         let error = match statement {
             Statement::Repaired => {
-                let Some(gallery_samples) = self.gallery_samples.map(SampleCount::get) else {
+                // Scaling a mean to length one scales its error by an unknown factor.
+                let known = self.gallery_samples.filter(|_| self.gallery.metric() == Metric::Euclidean);
+                let Some(gallery_samples) = known.map(SampleCount::get) else {
                     // Without the gallery's own error nothing can be subtracted, so nothing is shown.
-                    explain.add("samples per gallery item", "unknown", "theory 1, paper-repaired");
+                    explain.add("error of a gallery item", "unknown", "theory 1, paper-repaired");
                     let verdict = Verdict::from_radius(margin > 0.0, None);
                     return Ok(Outcome { name, verdict, samples: n, explain });
                 };
                 // The nearest positive is found on the sample, so every positive and the nearest negative may fail.
                 let level = alpha / (parties.positives.len() as f64 + 2.0);
                 let query_error = concentration(n, dimension, level, bound);
-                let gallery_error = concentration(gallery_samples, dimension, level, bound);
+                // Stored vectors are means rounded to f32.
+                let gallery_error = concentration(gallery_samples, dimension, level, bound)
+                    + bound.get() * f64::from(f32::EPSILON);
                 explain
                     .add("level", level, "theory 1, paper-repaired")
                     .add("error of the query", query_error, "Lemma 3.6")
@@ -193,7 +197,10 @@ impl Certifier<'_> {
                 4.0 * error
             }
         };
-        let lower = margin - error - ROUNDING * bound.get();
+        // The mean is a sum of n/256 sums of 256; each distance is the root of a sum of k squares.
+        let operations = 300.0 + f64::from(n) / 256.0 + dimension as f64;
+        let scale = positive.squared_distance.sqrt() + negative.squared_distance.sqrt() + 2.0 * bound.get();
+        let lower = margin - error - operations * f64::EPSILON * scale;
         explain.add("lower margin", lower, "Lemma 3.8");
         let radius = (lower > 0.0).then(|| {
             // Gallery vectors outside the F-ball could push the margin past 2F, where the formula has no value.
@@ -210,5 +217,42 @@ impl Certifier<'_> {
         });
         let verdict = Verdict::from_radius(margin > 0.0, radius);
         Ok(Outcome { name, verdict, samples: n, explain })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn concentration_follows_its_formulas() {
+        // 8 ln(129/0.0025)/(3·100,000), and (1 + √(2 ln 100))/√100,000.
+        let matrix = matrix_concentration(100_000, 128, 0.0025, NormBound::UNIT);
+        assert!((matrix - (8.0 * 51_600_f64.ln() / 300_000.0).sqrt()).abs() < 1e-15);
+        let free = mean_shift_bound(100_000, 0.01, NormBound::UNIT);
+        assert!((free - (1.0 + 9.210_340_371_976_184_f64.sqrt()) / 100_000_f64.sqrt()).abs() < 1e-15);
+        let doubled = NormBound::new(2.0).unwrap();
+        assert_eq!(mean_shift_bound(100_000, 0.01, doubled), 2.0 * free);
+        assert_eq!(concentration(100_000, 128, 0.01, NormBound::UNIT), free);
+        // Few samples: the matrix bound is not trusted beyond F/2.
+        assert_eq!(concentration(4, 1, 0.5, NormBound::UNIT), mean_shift_bound(4, 0.5, NormBound::UNIT));
+    }
+
+    #[test]
+    fn means_of_bounded_vectors_stay_within_both_bounds_often_enough() {
+        // Signs in one dimension are the widest bounded vectors; n = 50 of them, 4,000 times.
+        let mut state = 7_u64;
+        let (mut outside_free, mut outside_matrix) = (0, 0);
+        for _ in 0..4_000 {
+            let mut sum = 0.0;
+            for _ in 0..50 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                sum += if state >> 63 == 0 { 1.0 } else { -1.0 };
+            }
+            let distance = f64::abs(sum / 50.0);
+            outside_free += u32::from(distance > mean_shift_bound(50, 0.1, NormBound::UNIT));
+            outside_matrix += u32::from(distance > matrix_concentration(50, 1, 0.1, NormBound::UNIT));
+        }
+        assert!(outside_free <= 400 && outside_matrix <= 400, "{outside_free} {outside_matrix}");
     }
 }

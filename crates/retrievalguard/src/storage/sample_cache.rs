@@ -44,7 +44,6 @@ use super::manifest::{
     Engine, FileRecord, StorageError, check_digest, open_recorded, read_small, write_hashed,
 };
 use super::npy;
-use crate::certificate::RANGE_SLACK;
 use crate::noise::Stage;
 use crate::{NormBound, SampleError, Samples, Seed, Sigma};
 
@@ -244,7 +243,8 @@ fn admitted(matrix: npy::Matrix, norm_bound: NormBound) -> Result<Samples, Sampl
             return Err(SampleError::NotFinite { sample, component, value: row[component] });
         }
         let norm = row.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt();
-        if norm > norm_bound.get() * (1.0 + RANGE_SLACK) {
+        // Half of what certificates allow for rounding: the other half is theirs.
+        if norm > norm_bound.get() * (1.0 + 5e-13) {
             return Err(SampleError::NormExceeded { sample, norm, bound: norm_bound.get() });
         }
     }

@@ -1,0 +1,188 @@
+//! Flags that several commands share.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use retrievalguard::certificate::CertificateName;
+use retrievalguard::{Excess, Seed};
+use retrievalguard_encoder::contract::Contract;
+use retrievalguard_encoder::dataset::{
+    Boxes, BrokenPictures, Dataset, DatasetOptions, Format, NamedSplit, Record, Role, open,
+};
+use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder, Provider};
+
+/// Which encoder runs, and on what.
+#[derive(Args, Debug)]
+pub(crate) struct EngineArgs {
+    /// Engine: onnxruntime or rten; onnxruntime if it is found, by default
+    #[arg(long, help_heading = "Engine")]
+    pub(crate) engine: Option<Engine>,
+    /// onnxruntime's library, or the folder that holds it
+    #[arg(long, value_name = "PATH", help_heading = "Engine")]
+    pub(crate) onnxruntime: Option<PathBuf>,
+    /// Where onnxruntime computes: cpu, cuda, tensorrt, openvino, coreml (all but cpu untested)
+    #[arg(long, default_value = "cpu", help_heading = "Engine")]
+    pub(crate) provider: Provider,
+    /// Threads, each with its own session; one per core by default. Results do not depend on it
+    #[arg(long, help_heading = "Engine")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// Noisy copies per call of the encoder. Results do not depend on it
+    #[arg(long, default_value = "64", help_heading = "Engine")]
+    pub(crate) batch: NonZeroUsize,
+}
+
+impl EngineArgs {
+    pub(crate) fn threads(&self) -> NonZeroUsize {
+        let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        self.threads.unwrap_or_else(cores)
+    }
+
+    pub(crate) fn options(&self) -> EngineOptions {
+        EngineOptions {
+            engine: self.engine,
+            library: self.onnxruntime.clone(),
+            provider: self.provider,
+            sessions: Some(self.threads()),
+            ..EngineOptions::default()
+        }
+    }
+
+    /// Opens the model under its contract and tells once what a person should know.
+    pub(crate) fn open(&self, model: &Path, contract: Option<&Path>) -> anyhow::Result<OnnxEmbedder> {
+        let contract = match contract {
+            Some(path) => Contract::read(path)?,
+            None => Contract::for_model(model)?,
+        };
+        let embedder = OnnxEmbedder::open(model, contract, &self.options())
+            .with_context(|| format!("cannot use model `{}`", model.display()))?;
+        for notice in embedder.notices() {
+            eprintln!("note: {notice}");
+        }
+        if embedder.facts().quantised {
+            eprintln!("note: the model is quantised; certificates are about the quantised network");
+        }
+        Ok(embedder)
+    }
+}
+
+/// The encoder's files.
+#[derive(Args, Debug)]
+pub(crate) struct ModelArgs {
+    /// Encoder in ONNX
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model: PathBuf,
+    /// Contract of the encoder, if it does not lie beside it as encoder.toml or config.json
+    #[arg(long, value_name = "FILE")]
+    pub(crate) contract: Option<PathBuf>,
+    /// Project embeddings above the norm bound instead of refusing them
+    #[arg(long)]
+    pub(crate) project: bool,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+impl ModelArgs {
+    pub(crate) fn open(&self) -> anyhow::Result<OnnxEmbedder> {
+        self.engine.open(&self.model, self.contract.as_deref())
+    }
+
+    pub(crate) fn excess(&self) -> Excess {
+        if self.project { Excess::Project } else { Excess::Refuse }
+    }
+}
+
+/// How a data set is read.
+#[derive(Args, Debug)]
+pub(crate) struct DataArgs {
+    /// Layout: auto, image-folder, csv, cub, cars, sop or idx
+    #[arg(long, default_value = "auto", help_heading = "Data")]
+    format: Format,
+    /// Part of the data set: train, validation, test, cub/test, cars/test, sop/paper and so on
+    #[arg(long, help_heading = "Data")]
+    split: Option<NamedSplit>,
+    /// Only the first so many pictures
+    #[arg(long, help_heading = "Data")]
+    limit: Option<NonZeroUsize>,
+    /// Only every so many-th picture, before --limit
+    #[arg(long, default_value = "1", help_heading = "Data")]
+    every: NonZeroUsize,
+    /// Cut the data set's boxes out of the pictures, or never do; lists are cut, CARS196 is not, by default
+    #[arg(long, value_enum, default_value = "usual", help_heading = "Data")]
+    boxes: BoxesArg,
+    /// Leave broken pictures out, named and counted, instead of stopping
+    #[arg(long, help_heading = "Data")]
+    skip_broken: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum BoxesArg {
+    Usual,
+    Crop,
+    Ignore,
+}
+
+impl DataArgs {
+    /// Reads the records that may serve in `role`.
+    pub(crate) fn read(&self, path: &Path, role: Role) -> anyhow::Result<Vec<Record>> {
+        let boxes = match self.boxes {
+            BoxesArg::Usual => Boxes::Usual,
+            BoxesArg::Crop => Boxes::Crop,
+            BoxesArg::Ignore => Boxes::Ignore,
+        };
+        let mut data: Dataset = open(path, self.format, DatasetOptions { boxes })?;
+        if data.ignored_files > 0 {
+            eprintln!("note: {} files in `{}` are not pictures", data.ignored_files, path.display());
+        }
+        if let Some(split) = self.split {
+            data = data.select(split)?;
+        }
+        let mut records = data.records;
+        records.retain(|record| [role, Role::Both, Role::Unassigned].contains(&record.role));
+        if records.is_empty() {
+            let what = if role == Role::Query { "queries" } else { "gallery items" };
+            anyhow::bail!("`{}` marks none of its pictures as {what}", path.display());
+        }
+        let limit = self.limit.map_or(usize::MAX, NonZeroUsize::get);
+        Ok(records.into_iter().step_by(self.every.get()).take(limit).collect())
+    }
+
+    pub(crate) fn broken(&self) -> BrokenPictures {
+        if self.skip_broken { BrokenPictures::Skip } else { BrokenPictures::Fatal }
+    }
+}
+
+/// `half-space,paper` or `all`.
+#[derive(Clone, Debug)]
+pub(crate) struct Certificates(pub(crate) Vec<CertificateName>);
+
+impl std::str::FromStr for Certificates {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self(CertificateName::ALL.to_vec()));
+        }
+        let names: Result<Vec<CertificateName>, _> =
+            text.split(',').map(|name| name.trim().parse::<CertificateName>()).collect();
+        names.map(Self).map_err(|error| format!("{error}, or all"))
+    }
+}
+
+/// A seed from the operating system, for answers that an attacker must not foresee.
+pub(crate) fn secret_seed() -> anyhow::Result<Seed> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("the operating system gave no random bytes: {error}"))?;
+    Ok(Seed::from_bytes(bytes))
+}
+
+/// Names what was left out.
+pub(crate) fn tell_skipped(skipped: &[(String, String)]) {
+    for (identity, reason) in skipped {
+        eprintln!("skipped: {identity}: {reason}");
+    }
+    if !skipped.is_empty() {
+        eprintln!("{} broken pictures were skipped", skipped.len());
+    }
+}

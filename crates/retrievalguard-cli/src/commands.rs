@@ -1,0 +1,53 @@
+//! One file per subcommand; each holds its arguments and one `run`.
+
+mod certify;
+mod certify_samples;
+mod check_model;
+mod completions;
+mod doctor;
+mod evaluate;
+mod export;
+mod import;
+mod index;
+mod query;
+
+use std::io::Write;
+
+use clap::Subcommand;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Embed labelled pictures and store them as a gallery
+    Index(index::IndexArgs),
+    /// Certify queries against a gallery, or certify embeddings made elsewhere
+    Certify(Box<certify::CertifyArgs>),
+    /// Retrieve for one picture, with a guarantee or an abstention
+    Query(query::QueryArgs),
+    /// Summarise certificates: certified recall, average radius, rejected ratio
+    Evaluate(evaluate::EvaluateArgs),
+    /// Take over a gallery made elsewhere
+    Import(import::ImportArgs),
+    /// Write a gallery for other programs
+    Export(export::ExportArgs),
+    /// Check that an encoder can be certified: shape, norm, determinism, independence, speed
+    CheckModel(check_model::CheckModelArgs),
+    /// Say which engine will run and what would make it faster
+    Doctor(doctor::DoctorArgs),
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+}
+
+/// Runs a command; data goes to `out`, words for people to standard error.
+pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> {
+    match command {
+        Command::Index(arguments) => index::run(arguments, out),
+        Command::Certify(arguments) => certify::run(arguments, out),
+        Command::Query(arguments) => query::run(arguments, out),
+        Command::Evaluate(arguments) => evaluate::run(arguments, out),
+        Command::Import(arguments) => import::run(arguments, out),
+        Command::Export(arguments) => export::run(arguments, out),
+        Command::CheckModel(arguments) => check_model::run(arguments, out),
+        Command::Doctor(arguments) => doctor::run(arguments, out),
+        Command::Completions(arguments) => completions::run(arguments, out),
+    }
+}

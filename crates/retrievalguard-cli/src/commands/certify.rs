@@ -1,0 +1,324 @@
+//! `retrievalguard certify`: queries and a gallery in, one certificate per query out.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime};
+
+use anyhow::bail;
+use clap::ValueEnum;
+use retrievalguard::certificate::{CertificateName, Radius, round_down};
+use retrievalguard::noise::Stage;
+use retrievalguard::planner::Ceiling;
+use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::{Alpha, Embedder, NormBound, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
+use retrievalguard_encoder::dataset::Role;
+use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, LeaveOneOut, certify};
+use serde_json::json;
+
+use super::certify_samples;
+use crate::arguments::{Certificates, DataArgs, EngineArgs, tell_skipped};
+use crate::progress::Progress;
+
+/// Key of the run's description in the metadata of a table.
+pub(super) const RUN_KEY: &str = "retrievalguard.run";
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    after_help = "Examples:\n  \
+        retrievalguard certify queries/ --gallery products.gallery --model encoder.onnx --sigma 0.1 --out run\n  \
+        retrievalguard certify --samples-file S.npy --gallery-file G.npy --gallery-labels L.txt --sigma 0.1 --json\n\n\
+        The same command run again continues an interrupted run and ends with the same bytes."
+)]
+pub(crate) struct CertifyArgs {
+    /// Pictures to certify: a folder of folders, a CSV list, or a data set's folder
+    #[arg(required_unless_present = "samples_file")]
+    queries: Option<PathBuf>,
+    /// Gallery to search in, as written by `retrievalguard index`
+    #[arg(long, value_name = "DIR", required_unless_present = "samples_file")]
+    gallery: Option<PathBuf>,
+    /// Encoder in ONNX
+    #[arg(long, value_name = "FILE", required_unless_present = "samples_file")]
+    model: Option<PathBuf>,
+    /// Contract of the encoder, if it does not lie beside it as encoder.toml or config.json
+    #[arg(long, value_name = "FILE")]
+    contract: Option<PathBuf>,
+    /// Directory for the table, the journal and the log
+    #[arg(long, value_name = "DIR", default_value = "certificates")]
+    out: PathBuf,
+    /// Standard deviation of the noise, in pixels scaled to [0, 1]
+    #[arg(long)]
+    pub(super) sigma: Sigma,
+    /// Probability that a certificate is wrong
+    #[arg(long, default_value = "0.01")]
+    pub(super) alpha: Alpha,
+    /// Share alpha over all queries, so that all certificates hold at once
+    #[arg(long)]
+    simultaneous: bool,
+    /// Certifying samples per query; the most that are drawn if --target-radius is given
+    #[arg(long, default_value = "1000")]
+    samples: SampleCount,
+    /// Pilot samples per query, on which every choice is made
+    #[arg(long, default_value = "200")]
+    pilot: SampleCount,
+    /// Certificates, separated by commas, or all
+    #[arg(long, default_value = "half-space")]
+    pub(super) certificate: Certificates,
+    /// Decide this radius with as few samples as possible (half-space only)
+    #[arg(long, value_name = "RADIUS")]
+    target_radius: Option<TargetRadius>,
+    /// Radii for recall@1 to recall@K (half-space only)
+    #[arg(long, value_name = "K", default_value = "1")]
+    top_k: usize,
+    /// Seed of the noise, fixed before the queries are seen
+    #[arg(long, default_value = "0")]
+    seed: Seed,
+    /// Keep a query from finding itself: auto if queries and gallery are the same pictures
+    #[arg(long, value_enum, default_value = "auto")]
+    leave_one_out: LeaveOneOutArg,
+    /// Project embeddings above the norm bound instead of refusing them
+    #[arg(long)]
+    pub(super) project: bool,
+    /// Write the table as JSON lines, too
+    #[arg(long)]
+    jsonl: bool,
+    /// Write a table per certificate as TSV, too, in the layout of randomised smoothing's usual tools
+    #[arg(long)]
+    tsv: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) files: certify_samples::SampleFiles,
+    #[command(flatten)]
+    data: DataArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LeaveOneOutArg {
+    Auto,
+    Always,
+    Never,
+}
+
+pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    if arguments.files.samples_file.is_some() {
+        return certify_samples::run(arguments, out);
+    }
+    let (Some(queries), Some(gallery), Some(model)) = (&arguments.queries, &arguments.gallery, &arguments.model)
+    else {
+        bail!("pictures, --gallery and --model are wanted together, or --samples-file")
+    };
+    let names = &arguments.certificate.0;
+    if (arguments.target_radius.is_some() || arguments.top_k > 1) && *names != [CertificateName::HalfSpace] {
+        bail!("--target-radius and --top-k speak of half-space alone, wanted no other --certificate");
+    }
+    if arguments.target_radius.is_some() && arguments.top_k > 1 {
+        bail!("--target-radius decides recall@1, wanted no --top-k beside it");
+    }
+    let stored = GalleryDirectory::read(gallery)?;
+    let embedder = arguments.engine.open(model, arguments.contract.as_deref())?;
+    let records = arguments.data.read(queries, Role::Query)?;
+    let unknown = stored.manifest.unknown();
+    if !unknown.is_empty() {
+        eprintln!("note: gallery `{}` does not say its {}", gallery.display(), unknown.join(", "));
+    }
+    let alpha = if arguments.simultaneous {
+        arguments.alpha.share(SampleCount::new(records.len() as u64)?)
+    } else {
+        arguments.alpha
+    };
+    let request = CertifyRequest {
+        queries: &records,
+        embedder: &embedder,
+        gallery: &stored,
+        gallery_name: &gallery.display().to_string(),
+        sigma: arguments.sigma,
+        alpha,
+        pilot: arguments.pilot,
+        samples: arguments.samples,
+        certificates: names,
+        top_k: arguments.top_k,
+        target: arguments.target_radius,
+        seed: arguments.seed,
+        leave_one_out: match arguments.leave_one_out {
+            LeaveOneOutArg::Auto => LeaveOneOut::Auto,
+            LeaveOneOutArg::Always => LeaveOneOut::Always,
+            LeaveOneOutArg::Never => LeaveOneOut::Never,
+        },
+        excess: if arguments.project {
+            retrievalguard::Excess::Project
+        } else {
+            retrievalguard::Excess::Refuse
+        },
+        broken: arguments.data.broken(),
+        threads: arguments.engine.threads(),
+        batch: arguments.engine.batch,
+    };
+    print_plan(&request)?;
+    let started = Instant::now();
+    let progress = Progress::new("certifying");
+    let result = certify(&request, &arguments.out.join("certify.journal"), &progress);
+    progress.finish();
+    let report = result?;
+    write_results(arguments, &report)?;
+    log_run(&arguments.out, &request, &report, started)?;
+    if report.resumed > 0 {
+        eprintln!("{} queries were done before and were not certified again", report.resumed);
+    }
+    if report.left_one_out {
+        eprintln!("queries and gallery are the same pictures: each query was kept from finding itself");
+    }
+    tell_skipped(&report.skipped);
+    print_rows(arguments, &report, out)
+}
+
+/// Largest radius attainable, encoder calls and time, before anything is drawn.
+fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
+    let (embedder, queries) = (request.embedder, request.queries.len() as u64);
+    let mut ceiling =
+        Ceiling::new(request.sigma, request.alpha, embedder.norm_bound(), embedder.dimension());
+    let provenance = &request.gallery.manifest.provenance;
+    if let Some(samples) = provenance.samples.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
+        ceiling = ceiling.gallery_samples(samples);
+    }
+    eprintln!(
+        "plan: {queries} queries against {} items, {} + {} noisy copies each, sigma {}, alpha {}",
+        request.gallery.gallery.len(),
+        request.pilot,
+        request.samples,
+        request.sigma,
+        request.alpha
+    );
+    for &name in request.certificates {
+        let reach = ceiling.largest_radius(name, request.samples);
+        let text = reach.map_or("nothing: every query will abstain".to_owned(), |radius| {
+            format!("{} ({} sigma)", round_down(radius, 4), round_down(radius / request.sigma.get(), 2))
+        });
+        eprintln!("plan: {name} can reach {text}");
+        if let (Some(target), Some(reach)) = (request.target, reach)
+            && target.get() > reach
+        {
+            eprintln!("plan: the target radius {target} is out of reach with {} samples", request.samples);
+        }
+    }
+    let calls = queries * (u64::from(request.pilot.get()) + u64::from(request.samples.get()));
+    let rate = speed(request)?;
+    eprintln!("plan: at most {calls} encoder calls, about {}", duration(calls as f64 / rate));
+    Ok(())
+}
+
+/// Noisy embeddings per second, measured on a grey picture.
+fn speed(request: &CertifyRequest<'_>) -> anyhow::Result<f64> {
+    let pixels = vec![0.5; request.embedder.input_len()];
+    let picture = Picture { identity: "speed", pixels: &pixels };
+    let smoother = Smoother::new(request.embedder, request.sigma, request.seed)
+        .excess(retrievalguard::Excess::Project)
+        .batch(request.batch)
+        .threads(request.threads);
+    let mut count = 2 * u32::try_from(request.threads.get())?;
+    loop {
+        let start = Instant::now();
+        smoother.mean(&picture, Stage::Train, 0..count)?;
+        let seconds = start.elapsed().as_secs_f64();
+        if seconds > 0.2 || count > 1 << 14 {
+            return Ok(f64::from(count) / seconds.max(1e-9));
+        }
+        count *= 4;
+    }
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 100.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 6_000.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3_600.0),
+    }
+}
+
+fn write_results(arguments: &CertifyArgs, report: &CertifyReport) -> anyhow::Result<()> {
+    let metadata = [(RUN_KEY.to_owned(), report.description.to_string())];
+    report.table.write_parquet(&arguments.out.join("certificates.parquet"), &metadata)?;
+    if arguments.jsonl {
+        report.table.write_json_lines(&arguments.out.join("certificates.jsonl"))?;
+    }
+    if arguments.tsv {
+        for &name in report.table.certificates() {
+            report.table.write_tsv(&arguments.out.join(format!("{name}.tsv")), name)?;
+        }
+    }
+    if arguments.top_k > 1 {
+        let mut text = String::new();
+        for (row, deeper) in report.table.rows().iter().zip(&report.deeper) {
+            let line = json!({ "identity": row.identity, "recall_at_2_and_deeper": deeper });
+            text.push_str(&line.to_string());
+            text.push('\n');
+        }
+        retrievalguard::storage::atomic::write(&arguments.out.join("recall-at-k.jsonl"), text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Times, threads and dates go to a log, because the table holds only what the inputs decide.
+fn log_run(
+    folder: &Path,
+    request: &CertifyRequest<'_>,
+    report: &CertifyReport,
+    started: Instant,
+) -> anyhow::Result<()> {
+    let path = folder.join("run-log.jsonl");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let line = json!({
+        "finished_unix_seconds": now,
+        "seconds": started.elapsed().as_secs_f64(),
+        "threads": request.threads,
+        "batch": request.batch,
+        "queries": report.table.rows().len(),
+        "resumed": report.resumed,
+        "skipped": report.skipped,
+        "library": library(request.embedder),
+        "run": report.description,
+    });
+    let failed = |error| WriteError::new(&path, error);
+    let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
+    writeln!(file, "{line}").map_err(failed)?;
+    Ok(())
+}
+
+fn library(embedder: &OnnxEmbedder) -> Option<String> {
+    embedder.report().library.as_ref().map(|path| path.display().to_string())
+}
+
+fn print_rows(arguments: &CertifyArgs, report: &CertifyReport, out: &mut dyn Write) -> anyhow::Result<()> {
+    if arguments.json {
+        let mut lines = Vec::new();
+        report.table.json_lines_to(&mut lines)?;
+        out.write_all(&lines)?;
+        return Ok(());
+    }
+    let table = &report.table;
+    for &name in table.certificates() {
+        let radii: Vec<Radius> =
+            table.rows().iter().filter_map(|row| row.certificates[&name].verdict.radius()).collect();
+        let finite: f64 = radii.iter().map(|radius| radius.get()).filter(|radius| radius.is_finite()).sum();
+        let samples: u64 = table.rows().iter().map(|row| u64::from(row.certificates[&name].samples)).sum();
+        writeln!(
+            out,
+            "{name:<16} {} of {} certified, mean radius over all queries {}, {} samples",
+            radii.len(),
+            table.rows().len(),
+            round_down(finite / table.rows().len() as f64, 4),
+            samples
+        )?;
+    }
+    writeln!(out, "{}", arguments.out.join("certificates.parquet").display())?;
+    Ok(())
+}
+
+/// The norm bound that `--norm-bound` stands for when nothing is said.
+pub(super) const USUAL_NORM_BOUND: NormBound = NormBound::UNIT;

@@ -1,0 +1,84 @@
+//! `retrievalguard check-model`: can this encoder be certified, and how fast is it?
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use retrievalguard::Embedder;
+use retrievalguard::storage::npy;
+use retrievalguard_encoder::check::{CheckOptions, check_model};
+use retrievalguard_encoder::dataset::{Loader, Role};
+use retrievalguard_encoder::pipeline::input_values;
+
+use crate::arguments::{DataArgs, ModelArgs};
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    after_help = "Example: retrievalguard check-model pictures --model encoder.onnx --limit 16"
+)]
+pub(crate) struct CheckModelArgs {
+    /// Pictures to run it on: a folder or a list
+    pictures: PathBuf,
+    /// Embeddings of these pictures made elsewhere, as .npy, to compare with
+    #[arg(long, value_name = "FILE")]
+    reference: Option<PathBuf>,
+    /// Largest difference from the reference that passes
+    #[arg(long, default_value = "0.001")]
+    tolerance: f64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    data: DataArgs,
+}
+
+pub(super) fn run(arguments: &CheckModelArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let embedder = arguments.model.open()?;
+    let mut records = arguments.data.read(&arguments.pictures, Role::Query)?;
+    // More pictures say no more, unless there is something to compare each with.
+    if arguments.reference.is_none() {
+        records.truncate(64);
+    }
+    let loader = Loader::new(&records, embedder.contract().preparation(), arguments.data.broken());
+    let mut values = Vec::new();
+    for loaded in &loader {
+        let loaded = loaded?;
+        values.extend(input_values(embedder.contract(), &loaded.record.identity, loaded.picture)?);
+    }
+    let reference = match &arguments.reference {
+        Some(path) => Some(npy::read_matrix(path).with_context(|| "cannot read the reference")?),
+        None => None,
+    };
+    if let Some(matrix) = &reference {
+        let wanted = values.len() / embedder.input_len();
+        if (matrix.rows, matrix.columns) != (wanted, embedder.dimension()) {
+            bail!(
+                "the reference is {} × {}, wanted {wanted} × {}: one row per picture",
+                matrix.rows,
+                matrix.columns,
+                embedder.dimension()
+            );
+        }
+    }
+    let options = CheckOptions {
+        batch: arguments.model.engine.batch,
+        threads: arguments.model.engine.threads(),
+        reference: reference.as_ref().map(|matrix| matrix.values.as_slice()),
+        reference_tolerance: arguments.tolerance,
+        ..CheckOptions::default()
+    };
+    let report = check_model(&embedder, &values, &options)?;
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        writeln!(out, "{report}")?;
+    }
+    let failures = report.failures();
+    if !failures.is_empty() {
+        bail!("the encoder cannot be certified as it is: {}", failures.join("; "));
+    }
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! `retrievalguard doctor`: which engine will run here, and what would make it faster.
+
+use std::io::Write;
+
+use retrievalguard_encoder::doctor::doctor;
+
+use crate::arguments::EngineArgs;
+
+#[derive(clap::Args, Debug)]
+#[command(args_override_self = true, after_help = "Example: retrievalguard doctor")]
+pub(crate) struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+pub(super) fn run(arguments: &DoctorArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let report = doctor(&arguments.engine.options());
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        write!(out, "{report}")?;
+    }
+    Ok(())
+}

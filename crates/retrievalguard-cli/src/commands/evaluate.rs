@@ -1,0 +1,178 @@
+//! `retrievalguard evaluate`: certificates in, certified recall and its kin out.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use retrievalguard::Alpha;
+use retrievalguard::certificate::{CertificateName, Radius, round_down};
+use retrievalguard::evaluation::{Guarantee, Summary};
+use retrievalguard_encoder::table::ResultTable;
+use serde_json::{Value, json};
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    after_help = "Example: retrievalguard evaluate run/certificates.parquet --radii 0,0.1,0.2"
+)]
+pub(crate) struct EvaluateArgs {
+    /// Table of certificates: .parquet or .jsonl, as written by `retrievalguard certify`
+    table: PathBuf,
+    /// Radii of the certified-recall curve; eleven up to the largest radius by default
+    #[arg(long, value_delimiter = ',')]
+    radii: Option<Vec<f64>>,
+    /// Failure probability of the certificates, if the table does not say
+    #[arg(long)]
+    alpha: Option<Alpha>,
+    /// The certificates were computed at alpha divided by the number of queries, so all hold at once
+    #[arg(long)]
+    simultaneous: bool,
+    /// Print CSV
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (table, run) = read(&arguments.table)?;
+    let found = run.as_ref().and_then(|run| run["alpha"].as_f64());
+    let alpha = match (arguments.alpha, found) {
+        (Some(alpha), _) => alpha,
+        (None, Some(alpha)) => Alpha::new(alpha)?,
+        (None, None) => bail!("`{}` does not say its alpha, wanted --alpha", arguments.table.display()),
+    };
+    let guarantee = if arguments.simultaneous {
+        // Each certificate was computed at the share; the table as a whole holds at their sum.
+        Guarantee::Simultaneous { alpha: Alpha::new((alpha.get() * table.rows().len() as f64).min(0.999_999))? }
+    } else {
+        Guarantee::PerQuery { alpha }
+    };
+    let summaries: Vec<(CertificateName, Summary)> = table
+        .certificates()
+        .iter()
+        .map(|&name| {
+            let verdicts: Vec<_> = table.rows().iter().map(|row| row.certificates[&name].verdict).collect();
+            Ok((name, Summary::new(&verdicts, guarantee)?))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let radii = match &arguments.radii {
+        Some(radii) if radii.iter().any(|radius| !radius.is_finite() || *radius < 0.0) => {
+            bail!("--radii has {radii:?}, wanted finite numbers from 0 up")
+        }
+        Some(radii) => radii.clone(),
+        None => usual_radii(&table),
+    };
+    if arguments.json {
+        let certificates: serde_json::Map<String, Value> = summaries
+            .iter()
+            .map(|(name, summary)| {
+                let value = json!({ "summary": summary, "curve": summary.curve(&radii) });
+                (name.to_string(), value)
+            })
+            .collect();
+        let value = json!({
+            "queries": table.rows().len(),
+            "sigma": table.sigma(),
+            "guarantee": guarantee,
+            "expected_wrong_at_most": guarantee.expected_failures(u32::try_from(table.rows().len())?),
+            "certificates": certificates,
+            "run": run,
+        });
+        writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
+    } else if arguments.csv {
+        writeln!(out, "certificate,radius,recall,lower,upper,count,queries")?;
+        for (name, summary) in &summaries {
+            for point in summary.curve(&radii) {
+                let recall = point.recall;
+                writeln!(
+                    out,
+                    "{name},{},{},{},{},{},{}",
+                    point.radius, recall.share, recall.lower, recall.upper, recall.count, summary.queries
+                )?;
+            }
+        }
+    } else {
+        print_text(&table, &summaries, &radii, guarantee, out)?;
+    }
+    Ok(())
+}
+
+/// The table, and what its metadata says about the run.
+fn read(path: &Path) -> anyhow::Result<(ResultTable, Option<Value>)> {
+    if path.extension().is_some_and(|ending| ending == "jsonl") {
+        return Ok((ResultTable::read_json_lines(path)?, None));
+    }
+    let table = ResultTable::read_parquet(path)?;
+    let metadata = ResultTable::read_metadata(path)?;
+    let run = metadata.iter().find(|(key, _)| key == super::certify::RUN_KEY);
+    Ok((table, run.and_then(|(_, text)| serde_json::from_str(text).ok())))
+}
+
+/// Eleven radii from zero to just below the largest finite one.
+fn usual_radii(table: &ResultTable) -> Vec<f64> {
+    let largest = table
+        .rows()
+        .iter()
+        .flat_map(|row| row.certificates.values())
+        .filter_map(|cell| cell.verdict.radius())
+        .map(Radius::get)
+        .filter(|radius| radius.is_finite())
+        .fold(0.0, f64::max);
+    // Steps of 1, 2 or 5 times a power of ten read well.
+    let rough = (largest / 10.0).max(1e-6);
+    let power = 10_f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|step| *step >= rough);
+    let step = step.unwrap_or(rough);
+    (0..=10).map(|place| f64::from(place) * step).collect()
+}
+
+fn print_text(
+    table: &ResultTable,
+    summaries: &[(CertificateName, Summary)],
+    radii: &[f64],
+    guarantee: Guarantee,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let queries = u32::try_from(table.rows().len())?;
+    writeln!(out, "{queries} queries, sigma {} (pixels in [0, 1]); {guarantee},", table.sigma())?;
+    writeln!(out, "so at most {} wrong ones are to be expected\n", guarantee.expected_failures(queries))?;
+    writeln!(
+        out,
+        "{:<16} {:>9} {:>10} {:>9} {:>13} {:>10} {:>10}",
+        "certificate", "recall", "certified", "rejected", "misretrieved", "radius", "in sigma"
+    )?;
+    for (name, summary) in summaries {
+        let radius = summary.average_certified_radius;
+        writeln!(
+            out,
+            "{name:<16} {:>9.4} {:>10.4} {:>9.4} {:>13.4} {:>10} {:>10}",
+            summary.recall.share,
+            summary.certified.share,
+            summary.rejected.share,
+            summary.misretrieved.share,
+            radius.to_string(),
+            if radius == Radius::Unbounded {
+                "unbounded".to_owned()
+            } else {
+                round_down(radius.in_sigmas(table.sigma()), 3)
+            },
+        )?;
+    }
+    writeln!(out, "\nradius: mean certified radius over all queries, 0 where there is none\n")?;
+    writeln!(out, "certified recall: share of all queries whose certified radius exceeds r")?;
+    write!(out, "{:<16}", "r")?;
+    for radius in radii {
+        write!(out, " {radius:>7.4}")?;
+    }
+    writeln!(out)?;
+    for (name, summary) in summaries {
+        write!(out, "{name:<16}")?;
+        for point in summary.curve(radii) {
+            write!(out, " {:>7.4}", point.recall.share)?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}

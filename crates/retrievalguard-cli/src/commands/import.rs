@@ -1,0 +1,79 @@
+//! `retrievalguard import`: a gallery made elsewhere becomes one of ours.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::ArgGroup;
+use retrievalguard::gallery::Metric;
+use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
+use retrievalguard::{NormBound, Sigma};
+use retrievalguard_encoder::table::gallery_file::{import_clip_retrieval, import_npy, import_parquet};
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    group = ArgGroup::new("source").required(true).args(["npy", "parquet", "clip_retrieval"]),
+    after_help = "Example: retrievalguard import --npy vectors.npy --labels labels.txt --gallery mine.gallery"
+)]
+pub(crate) struct ImportArgs {
+    /// Vectors as .npy, one row per item; needs --labels
+    #[arg(long, value_name = "FILE")]
+    npy: Option<PathBuf>,
+    /// Labels for --npy, one per line
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
+    /// Identities for --npy, one per line; row numbers if absent
+    #[arg(long, value_name = "FILE")]
+    identities: Option<PathBuf>,
+    /// Parquet with the columns label, vector and perhaps identity
+    #[arg(long, value_name = "FILE")]
+    parquet: Option<PathBuf>,
+    /// Output folder of clip-retrieval: img_emb/ and metadata/
+    #[arg(long, value_name = "DIR")]
+    clip_retrieval: Option<PathBuf>,
+    /// Column of clip-retrieval's metadata that holds the label
+    #[arg(long)]
+    label_column: Option<String>,
+    /// Directory to write the gallery to
+    #[arg(long, value_name = "DIR")]
+    gallery: PathBuf,
+    /// Norm bound of the encoder that made the vectors
+    #[arg(long, default_value = "1")]
+    norm_bound: NormBound,
+    /// Noise level that the vectors were smoothed with, if they were
+    #[arg(long)]
+    sigma: Option<Sigma>,
+    /// Noisy copies behind each vector, if known
+    #[arg(long)]
+    samples: Option<u32>,
+    /// Compare by cosine instead of Euclidean distance
+    #[arg(long)]
+    cosine: bool,
+}
+
+pub(super) fn run(arguments: &ImportArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let metric = if arguments.cosine { Metric::Cosine } else { Metric::Euclidean };
+    let imported = if let Some(vectors) = &arguments.npy {
+        let Some(labels) = &arguments.labels else { bail!("--npy was given without --labels, wanted both") };
+        import_npy(vectors, labels, arguments.identities.as_deref(), metric)?
+    } else if let Some(path) = &arguments.parquet {
+        import_parquet(path, metric)?
+    } else if let Some(folder) = &arguments.clip_retrieval {
+        import_clip_retrieval(folder, arguments.label_column.as_deref(), metric)?
+    } else {
+        bail!("nothing to import, wanted --npy, --parquet or --clip-retrieval")
+    };
+    let mut provenance = Provenance::unknown(arguments.norm_bound);
+    provenance.sigma = arguments.sigma;
+    provenance.samples = arguments.samples;
+    let manifest = GalleryDirectory::write(&arguments.gallery, &imported.gallery, &imported.paths, provenance)?;
+    writeln!(
+        out,
+        "{}: {} items of dimension {}",
+        arguments.gallery.display(),
+        manifest.items,
+        manifest.dimension
+    )?;
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! `retrievalguard index`: labelled pictures in, a gallery out.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use retrievalguard::gallery::Metric;
+use retrievalguard::{Seed, Sigma};
+use retrievalguard_encoder::dataset::Role;
+use retrievalguard_encoder::pipeline::{IndexRequest, index};
+
+use crate::arguments::{DataArgs, ModelArgs, tell_skipped};
+use crate::progress::Progress;
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    after_help = "Example: retrievalguard index products/ --model encoder.onnx --sigma 0.1 --gallery products.gallery"
+)]
+pub(crate) struct IndexArgs {
+    /// Pictures with labels: a folder of folders, a CSV list, or a data set's folder
+    pictures: PathBuf,
+    /// Directory to write the gallery to
+    #[arg(long, value_name = "DIR")]
+    gallery: PathBuf,
+    /// Standard deviation of the noise, in pixels scaled to [0, 1]
+    #[arg(long)]
+    sigma: Sigma,
+    /// Noisy copies averaged per picture; 0 stores the embedding of the clean picture
+    #[arg(long, default_value = "32")]
+    samples: u32,
+    /// Seed of the noise
+    #[arg(long, default_value = "0")]
+    seed: Seed,
+    /// Compare by cosine instead of Euclidean distance
+    #[arg(long)]
+    cosine: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    data: DataArgs,
+}
+
+pub(super) fn run(arguments: &IndexArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let embedder = arguments.model.open()?;
+    let records = arguments.data.read(&arguments.pictures, Role::Gallery)?;
+    let progress = Progress::new("indexing");
+    let request = IndexRequest {
+        records: &records,
+        embedder: &embedder,
+        sigma: arguments.sigma,
+        samples: arguments.samples,
+        seed: arguments.seed,
+        metric: if arguments.cosine { Metric::Cosine } else { Metric::Euclidean },
+        excess: arguments.model.excess(),
+        broken: arguments.data.broken(),
+        threads: arguments.model.engine.threads(),
+        batch: arguments.model.engine.batch,
+    };
+    let report = index(&request, &arguments.gallery, &progress)?;
+    progress.finish();
+    if report.resumed > 0 {
+        eprintln!("{} pictures were done before and were not embedded again", report.resumed);
+    }
+    tell_skipped(&report.skipped);
+    writeln!(
+        out,
+        "{}: {} items of dimension {}",
+        arguments.gallery.display(),
+        report.manifest.items,
+        report.manifest.dimension
+    )?;
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! How a long run shows itself: a bar on a terminal, plain lines elsewhere; and how it is stopped.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use retrievalguard_encoder::pipeline::Observer;
+
+/// Lines appear at most this often where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Shows progress on standard error and stops the run on the first Ctrl-C; the second ends the process.
+pub(crate) struct Progress {
+    what: &'static str,
+    bar: Option<ProgressBar>,
+    lines: Mutex<Lines>,
+    stop: Arc<AtomicBool>,
+}
+
+struct Lines {
+    started: Instant,
+    first: Option<usize>,
+    last: Option<Instant>,
+}
+
+impl Progress {
+    pub(crate) fn new(what: &'static str) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        #[cfg(unix)]
+        {
+            let registered =
+                signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, Arc::clone(&stop))
+                    .and_then(|_| signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop)));
+            if let Err(error) = registered {
+                log::warn!("Ctrl-C will end this process at once: {error}");
+            }
+        }
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}  {per_sec}  ETA {eta}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_message(what);
+            bar
+        });
+        let lines = Mutex::new(Lines { started: Instant::now(), first: None, last: None });
+        Self { what, bar, lines, stop }
+    }
+
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Observer for Progress {
+    fn advanced(&self, done: usize, total: usize) {
+        if let Some(bar) = &self.bar {
+            if bar.length() != Some(total as u64) {
+                bar.set_length(total as u64);
+                bar.set_position(done as u64);
+                bar.reset_eta();
+            }
+            bar.set_position(done as u64);
+            return;
+        }
+        let mut lines = self.lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let first = *lines.first.get_or_insert(done);
+        let due = lines.last.is_none_or(|last| last.elapsed() >= LINE_EVERY);
+        if due || done == total {
+            let elapsed = lines.started.elapsed().as_secs_f64();
+            let rate = (done - first) as f64 / elapsed.max(1e-9);
+            let left = if rate > 0.0 { format!(", {:.0} s left", (total - done) as f64 / rate) } else { String::new() };
+            eprintln!("{} {done}/{total}, {rate:.2} per second{left}", self.what);
+            lines.last = Some(Instant::now());
+        }
+    }
+
+    fn stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,245 @@
+//! From data sets to galleries and tables of certificates, resumable at any moment.
+//!
+//! Both runs keep an append-only journal: what it acknowledges is on disk. The same call made again after an
+//! interruption takes up where the journal ends and writes the same bytes as an uninterrupted run, because every
+//! record is a function of inputs, parameters and engine alone.
+
+mod certify;
+mod index;
+
+use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use retrievalguard::certificate::CertificateError;
+use retrievalguard::gallery::GalleryError;
+use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::journal::{Journal, JournalError};
+use retrievalguard::storage::manifest::{Mismatch, StorageError};
+use retrievalguard::{ParameterError, SmoothingError};
+
+pub use certify::{CertifyReport, CertifyRequest, LeaveOneOut, certify};
+pub use index::{IndexReport, IndexRequest, index};
+
+use crate::contract::Contract;
+use crate::dataset::{PictureSource, Record};
+use crate::picture::PictureError;
+use crate::resize::PreparedPicture;
+use crate::table::TableError;
+
+/// Why a run ended without its result; everything acknowledged before is kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PipelineError {
+    /// A picture could not be read.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    /// A picture does not have the encoder's input size after preparation.
+    #[error(
+        "picture `{picture}` is {found_height} × {found_width} after resizing, the encoder wants {height} × {width}"
+    )]
+    Size {
+        /// Identity of the picture.
+        picture: String,
+        /// Its height.
+        found_height: usize,
+        /// Its width.
+        found_width: usize,
+        /// Height of the encoder's input.
+        height: usize,
+        /// Width of the encoder's input.
+        width: usize,
+    },
+    /// The encoder failed or broke its promise.
+    #[error(transparent)]
+    Smoothing(#[from] SmoothingError),
+    /// A query could not be certified.
+    #[error("query `{query}` cannot be certified")]
+    Certificate {
+        /// Identity of the query.
+        query: String,
+        /// Why not.
+        source: CertificateError,
+    },
+    /// The gallery could not be built.
+    #[error(transparent)]
+    Gallery(#[from] GalleryError),
+    /// The gallery and the queries were made differently.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// The gallery's files could not be written or read.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The journal could not be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A record of the journal is intact but not one of ours.
+    #[error("record {record} of journal `{path}` is not a result of this run")]
+    Record {
+        /// The journal.
+        path: String,
+        /// Number of the record.
+        record: usize,
+    },
+    /// The table could not be written.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A file could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A parameter is out of its range.
+    #[error(transparent)]
+    Parameter(#[from] ParameterError),
+    /// A picture file vanished while the data set was hashed.
+    #[error("cannot read picture file `{path}`")]
+    Read {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Nothing is left to work on.
+    #[error("no picture is left: all {skipped} were skipped as broken")]
+    NothingLeft {
+        /// How many were skipped.
+        skipped: usize,
+    },
+    /// The run was told to stop; what was acknowledged is kept.
+    #[error("stopped after {done} of {total}; the same command continues from there")]
+    Stopped {
+        /// How many are done.
+        done: usize,
+        /// How many there are.
+        total: usize,
+    },
+}
+
+/// Hears how a run is going and may stop it.
+pub trait Observer: Sync {
+    /// `done` of `total` pictures are on disk.
+    fn advanced(&self, done: usize, total: usize);
+
+    /// Whether to stop after the pictures in hand.
+    fn stop(&self) -> bool {
+        false
+    }
+}
+
+/// Digest of a data set: identities, labels, boxes and the bytes of every picture.
+pub fn data_set_digest(records: &[Record]) -> Result<Digest, PipelineError> {
+    let mut text = String::new();
+    for record in records {
+        let pixels = match &record.source {
+            PictureSource::File(path) => Digest::of_file(path)
+                .map_err(|source| PipelineError::Read { path: path.display().to_string(), source })?,
+            PictureSource::Grey { pixels, .. } => Digest::of_bytes(pixels),
+        };
+        let crop = record.crop.map(|crop| [crop.left, crop.top, crop.right, crop.bottom]);
+        let line = serde_json::json!([record.identity, record.label, crop, pixels]);
+        text.push_str(&line.to_string());
+        text.push('\n');
+    }
+    Ok(Digest::of_bytes(text.as_bytes()))
+}
+
+/// A prepared picture as the encoder's input: three planes, or one of `0.299 R + 0.587 G + 0.114 B`.
+pub fn input_values(
+    contract: &Contract,
+    identity: &str,
+    picture: PreparedPicture,
+) -> Result<Vec<f32>, PipelineError> {
+    let [channels, height, width] = contract.picture_shape();
+    if (picture.size.height, picture.size.width) != (height, width) {
+        return Err(PipelineError::Size {
+            picture: identity.to_owned(),
+            found_height: picture.size.height,
+            found_width: picture.size.width,
+            height,
+            width,
+        });
+    }
+    if channels == 3 {
+        return Ok(picture.values);
+    }
+    let plane = height * width;
+    let (red, rest) = picture.values.split_at(plane);
+    let (green, blue) = rest.split_at(plane);
+    Ok(red
+        .iter()
+        .zip(green)
+        .zip(blue)
+        // Equal channels stay what they are, whatever the weights round to.
+        .map(
+            |((&red, &green), &blue)| {
+                if red == green && green == blue { red } else { 0.299 * red + 0.587 * green + 0.114 * blue }
+            },
+        )
+        .collect())
+}
+
+/// Works on the positions that the journal lacks, on several threads, and appends each result as it comes.
+struct Run<'a> {
+    journal: Mutex<Journal>,
+    todo: Mutex<std::vec::IntoIter<usize>>,
+    total: usize,
+    done: Mutex<usize>,
+    observer: &'a dyn Observer,
+    failed: AtomicBool,
+}
+
+impl<'a> Run<'a> {
+    fn new(journal: Journal, todo: Vec<usize>, total: usize, observer: &'a dyn Observer) -> Self {
+        let done = total - todo.len();
+        observer.advanced(done, total);
+        Self {
+            journal: Mutex::new(journal),
+            todo: Mutex::new(todo.into_iter()),
+            total,
+            done: Mutex::new(done),
+            observer,
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Calls `work` for every position and journals what it returns; gives the journal back.
+    fn finish<W>(self, threads: NonZeroUsize, work: W) -> Result<Journal, PipelineError>
+    where
+        W: Fn(usize) -> Result<Vec<u8>, PipelineError> + Sync,
+    {
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads.get()).map(|_| scope.spawn(|| self.work(&work))).collect();
+            workers
+                .into_iter()
+                .try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })?;
+        let done = *self.done.lock().expect("no holder of this lock can panic");
+        if done < self.total {
+            return Err(PipelineError::Stopped { done, total: self.total });
+        }
+        Ok(self.journal.into_inner().expect("no holder of this lock can panic"))
+    }
+
+    fn work(&self, work: &impl Fn(usize) -> Result<Vec<u8>, PipelineError>) -> Result<(), PipelineError> {
+        loop {
+            if self.failed.load(Ordering::Relaxed) || self.observer.stop() {
+                return Ok(());
+            }
+            let next = self.todo.lock().expect("no holder of this lock can panic").next();
+            let Some(position) = next else { return Ok(()) };
+            let result = work(position).and_then(|record| {
+                let mut journal = self.journal.lock().expect("no holder of this lock can panic");
+                Ok(journal.append(&record)?)
+            });
+            if let Err(error) = result {
+                self.failed.store(true, Ordering::Relaxed);
+                return Err(error);
+            }
+            let mut done = self.done.lock().expect("no holder of this lock can panic");
+            *done += 1;
+            self.observer.advanced(*done, self.total);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Queries and a gallery in, one row of certificates per query out.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use retrievalguard::certificate::{
+    AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, HalfSpaceOptions,
+    SampledQuery, Verdict,
+};
+use retrievalguard::gallery::{Positives, Question};
+use retrievalguard::noise::Stage;
+use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::journal::{Journal, Opened};
+use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
+use retrievalguard::{
+    Alpha, Embedder, Excess, Picture, SampleCount, Samples, Seed, Sigma, Smoother, SmoothingError,
+    TargetRadius,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{Observer, PipelineError, Run, data_set_digest, input_values};
+use crate::dataset::{BrokenPictures, Loader, Record};
+use crate::engine::OnnxEmbedder;
+use crate::table::{Cell, ResultRow, ResultTable};
+
+/// Whether a query may find itself in the gallery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaveOneOut {
+    /// It is left out if queries and gallery are the same data set, byte for byte.
+    Auto,
+    /// Items with the query's identity are left out.
+    Always,
+    /// Nothing is left out.
+    Never,
+}
+
+/// Everything that decides a table of certificates, and how the work is spread.
+pub struct CertifyRequest<'a> {
+    /// The queries with their true labels.
+    pub queries: &'a [Record],
+    /// The encoder.
+    pub embedder: &'a OnnxEmbedder,
+    /// The gallery that is searched.
+    pub gallery: &'a GalleryDirectory,
+    /// Name of the gallery in messages.
+    pub gallery_name: &'a str,
+    /// Noise level.
+    pub sigma: Sigma,
+    /// Failure probability of one certificate.
+    pub alpha: Alpha,
+    /// Samples on which every choice is made.
+    pub pilot: SampleCount,
+    /// Certifying samples; the cap if a target radius is given.
+    pub samples: SampleCount,
+    /// The certificates wanted.
+    pub certificates: &'a [CertificateName],
+    /// Radii for Recall@1 to Recall@k under `half-space`.
+    pub top_k: usize,
+    /// A radius to decide with as few samples as possible, under `half-space`.
+    pub target: Option<TargetRadius>,
+    /// Root of the noise.
+    pub seed: Seed,
+    /// Whether a query may find itself.
+    pub leave_one_out: LeaveOneOut,
+    /// What happens to embeddings above the norm bound.
+    pub excess: Excess,
+    /// What happens to broken pictures.
+    pub broken: BrokenPictures,
+    /// How many threads work; the result does not depend on it.
+    pub threads: NonZeroUsize,
+    /// Noisy copies that go through the encoder together; the result does not depend on it.
+    pub batch: NonZeroUsize,
+}
+
+/// What a certify run made.
+#[derive(Debug)]
+pub struct CertifyReport {
+    /// One row per query, in the order of the queries.
+    pub table: ResultTable,
+    /// Verdicts for Recall@2 to Recall@k of each row.
+    pub deeper: Vec<Vec<Verdict>>,
+    /// Broken pictures that were left out: identity and reason.
+    pub skipped: Vec<(String, String)>,
+    /// Queries that an earlier, interrupted run had done already.
+    pub resumed: usize,
+    /// Whether queries were kept from finding themselves.
+    pub left_one_out: bool,
+    /// What the run was made with, as it stands in the table's metadata.
+    pub description: serde_json::Value,
+}
+
+/// One line of the journal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Entry {
+    /// A query with its verdicts.
+    Query {
+        position: usize,
+        retrieved: String,
+        retrieved_label: String,
+        cells: Vec<(CertificateName, Verdict, u32)>,
+        deeper: Vec<Verdict>,
+    },
+    /// A broken picture.
+    Skipped { position: usize, reason: String },
+}
+
+/// Certifies every query; `journal` is where progress is kept and `journal` alone decides what is left to do.
+pub fn certify(
+    request: &CertifyRequest<'_>,
+    journal_path: &Path,
+    observer: &dyn Observer,
+) -> Result<CertifyReport, PipelineError> {
+    let embedder = request.embedder;
+    let manifest = &request.gallery.manifest;
+    manifest.check_against(
+        request.gallery_name,
+        &QuerySide {
+            sigma: request.sigma,
+            dimension: embedder.dimension(),
+            norm_bound: embedder.norm_bound(),
+            model: embedder.facts().hash.parse().ok(),
+            contract: embedder.contract().hash().parse().ok(),
+        },
+    )?;
+    let data_set = data_set_digest(request.queries)?;
+    let left_one_out = match request.leave_one_out {
+        LeaveOneOut::Auto => manifest.provenance.data_set == Some(data_set),
+        LeaveOneOut::Always => true,
+        LeaveOneOut::Never => false,
+    };
+    let mut certificates = request.certificates.to_vec();
+    certificates.sort_unstable();
+    certificates.dedup();
+    let report = embedder.report();
+    let description = json!({
+        "command": "certify",
+        "tool": env!("CARGO_PKG_VERSION"),
+        "sigma": request.sigma,
+        "alpha": request.alpha,
+        "pilot": request.pilot,
+        "samples": request.samples,
+        "certificates": certificates,
+        "top_k": request.top_k,
+        "target_radius": request.target,
+        "seed": request.seed,
+        "leave_one_out": left_one_out,
+        "project": request.excess == Excess::Project,
+        "skip_broken": request.broken == BrokenPictures::Skip,
+        "model": embedder.facts().hash,
+        "quantised": embedder.facts().quantised,
+        "contract": embedder.contract().hash(),
+        "engine": format!("{} {} ({})", report.engine, report.version, report.provider),
+        "queries": data_set,
+        "gallery_vectors": manifest.vectors_file.sha256,
+        "gallery_items": manifest.items_file.sha256,
+    });
+    if let Some(folder) = journal_path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
+    }
+    let key = Digest::of_json(&description);
+    let Opened { journal, records, .. } = Journal::open_or_create(journal_path, key, &description)?;
+    let total = request.queries.len();
+    let mut entries: Vec<Option<Entry>> = vec![None; total];
+    let resumed = replay(&records, journal_path, &mut entries)?;
+    let todo: Vec<usize> = (0..total).filter(|&position| entries[position].is_none()).collect();
+
+    // Queries are spread over the threads; where there are fewer of them, each gets several.
+    let workers = NonZeroUsize::new(request.threads.get().min(todo.len())).unwrap_or(NonZeroUsize::MIN);
+    let within = NonZeroUsize::new(request.threads.get() / workers).unwrap_or(NonZeroUsize::MIN);
+    let smoother = Smoother::new(embedder, request.sigma, request.seed)
+        .batch(request.batch)
+        .excess(request.excess)
+        .threads(within);
+    let loader = Loader::new(request.queries, embedder.contract().preparation(), request.broken);
+    let mut certifier = Certifier::new(&request.gallery.gallery, request.sigma, request.alpha);
+    if let Some(samples) =
+        manifest.provenance.samples.and_then(|count| SampleCount::new(u64::from(count)).ok())
+    {
+        certifier = certifier.gallery_samples(samples);
+    }
+    let job = Job { request, certificates: &certificates, certifier, smoother, left_one_out };
+    let journal = Run::new(journal, todo, total, observer).finish(workers, |position| {
+        let entry = match (loader.load(position), request.broken) {
+            (Ok(loaded), _) => {
+                let pixels = input_values(embedder.contract(), &loaded.record.identity, loaded.picture)?;
+                job.query(position, loaded.record, &pixels)?
+            }
+            (Err(error), BrokenPictures::Skip) => Entry::Skipped { position, reason: error.to_string() },
+            (Err(error), BrokenPictures::Fatal) => return Err(error.into()),
+        };
+        Ok(serde_json::to_vec(&entry).expect("an entry is strings and numbers"))
+    })?;
+    drop(journal);
+    // What was written is what is read: the table is built from the journal alone.
+    let Opened { records, .. } = Journal::open_or_create(journal_path, key, &description)?;
+    replay(&records, journal_path, &mut entries)?;
+
+    let (mut rows, mut deeper, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+    for (record, entry) in request.queries.iter().zip(entries) {
+        match entry {
+            Some(Entry::Query { retrieved, retrieved_label, cells, deeper: further, .. }) => {
+                let certificates: BTreeMap<CertificateName, Cell> = cells
+                    .into_iter()
+                    .map(|(name, verdict, samples)| (name, Cell { verdict, samples }))
+                    .collect();
+                rows.push(ResultRow {
+                    identity: record.identity.clone(),
+                    label: record.label.clone(),
+                    retrieved,
+                    retrieved_label,
+                    certificates,
+                });
+                deeper.push(further);
+            }
+            Some(Entry::Skipped { reason, .. }) => skipped.push((record.identity.clone(), reason)),
+            None => return Err(PipelineError::Stopped { done: rows.len(), total }),
+        }
+    }
+    if rows.is_empty() {
+        return Err(PipelineError::NothingLeft { skipped: skipped.len() });
+    }
+    let table = ResultTable::new(request.sigma, certificates.clone(), rows)?;
+    Ok(CertifyReport { table, deeper, skipped, resumed, left_one_out, description })
+}
+
+/// What one query needs.
+struct Job<'a> {
+    request: &'a CertifyRequest<'a>,
+    certificates: &'a [CertificateName],
+    certifier: Certifier<'a>,
+    smoother: Smoother<'a>,
+    left_one_out: bool,
+}
+
+impl Job<'_> {
+    fn query(&self, position: usize, record: &Record, pixels: &[f32]) -> Result<Entry, PipelineError> {
+        let gallery = self.certifier.gallery();
+        let label = gallery.label_named(&record.label);
+        let excluded = if self.left_one_out { gallery.rows_of(&record.identity) } else { Vec::new() };
+        let question = Question::new(label.map_or(Positives::Absent, Positives::Label), excluded);
+        let picture = Picture { identity: &record.identity, pixels };
+        let pilot = self.smoother.samples(&picture, Stage::Pilot, 0..self.request.pilot.get())?;
+        let refused =
+            |source: CertificateError| PipelineError::Certificate { query: record.identity.clone(), source };
+
+        let (certifying, cells, deeper) = match self.request.target {
+            Some(target) => {
+                let (certifying, cell) = self.adaptively(&picture, &pilot, &question, target)?;
+                (certifying.unwrap_or_else(|| pilot.clone()), vec![cell], Vec::new())
+            }
+            None => {
+                let certifying =
+                    self.smoother.samples(&picture, Stage::Certify, 0..self.request.samples.get())?;
+                let query = SampledQuery { pilot, certifying };
+                let mut cells = Vec::with_capacity(self.certificates.len());
+                let mut deeper = Vec::new();
+                for &name in self.certificates {
+                    let outcome = if name == CertificateName::HalfSpace {
+                        let options =
+                            HalfSpaceOptions { top_k: self.request.top_k, ..HalfSpaceOptions::default() };
+                        let outcome =
+                            self.certifier.half_space(&query, &question, &options).map_err(refused)?;
+                        deeper = outcome.verdicts[1..].to_vec();
+                        outcome.into_outcome()
+                    } else {
+                        self.certifier.certify(name, &query, &question).map_err(refused)?
+                    };
+                    cells.push((name, outcome.verdict, outcome.samples));
+                }
+                (query.certifying, cells, deeper)
+            }
+        };
+        let found = self.certifier.retrieve(&certifying, &question.excluded).map_err(refused)?;
+        let name = |row: usize| {
+            (gallery.identity(row).to_owned(), gallery.label_name(gallery.label(row)).to_owned())
+        };
+        let (retrieved, retrieved_label) =
+            found.map_or_else(Default::default, |neighbour| name(neighbour.row));
+        Ok(Entry::Query { position, retrieved, retrieved_label, cells, deeper })
+    }
+
+    /// Draws until the target radius is decided.
+    fn adaptively(
+        &self,
+        picture: &Picture<'_>,
+        pilot: &Samples,
+        question: &Question,
+        target: TargetRadius,
+    ) -> Result<(Option<Samples>, (CertificateName, Verdict, u32)), PipelineError> {
+        let refused = |source: CertificateError| PipelineError::Certificate {
+            query: picture.identity.to_owned(),
+            source,
+        };
+        let options = AdaptiveOptions::new(target, self.request.samples);
+        let mut test = AdaptiveTest::new(&self.certifier, pilot, question, &options).map_err(refused)?;
+        let mut all: Option<Samples> = None;
+        while let Some(range) = test.wants() {
+            let more: Result<Samples, SmoothingError> = self.smoother.samples(picture, Stage::Certify, range);
+            let more = more?;
+            test.see(&more).map_err(refused)?;
+            match &mut all {
+                Some(all) => all.append(&more).map_err(|error| refused(error.into()))?,
+                None => all = Some(more),
+            }
+        }
+        let outcome = test.outcome();
+        Ok((all, (CertificateName::HalfSpace, outcome.verdict, outcome.samples)))
+    }
+}
+
+/// Puts the journal's entries in their places and counts them.
+fn replay(records: &[Vec<u8>], path: &Path, entries: &mut [Option<Entry>]) -> Result<usize, PipelineError> {
+    for (number, record) in records.iter().enumerate() {
+        let wrong = || PipelineError::Record { path: path.display().to_string(), record: number };
+        let entry: Entry = serde_json::from_slice(record).map_err(|_| wrong())?;
+        let (Entry::Query { position, .. } | Entry::Skipped { position, .. }) = &entry;
+        let place = entries.get_mut(*position).ok_or_else(wrong)?;
+        *place = Some(entry);
+    }
+    Ok(records.len())
+}
