@@ -150,7 +150,7 @@ impl fmt::Display for DoctorReport {
             writeln!(out, "library         {}{place}", library.display())?;
         }
         for attempt in &self.attempts {
-            writeln!(out, "not found in    {attempt}")?;
+            writeln!(out, "not usable      {attempt}")?;
         }
         if let Some(failure) = &self.failure {
             writeln!(out, "failure         {failure}")?;

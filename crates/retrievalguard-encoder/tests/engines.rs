@@ -280,6 +280,30 @@ fn the_models_hash_is_that_of_its_file() {
 }
 
 #[test]
+fn weights_kept_in_another_file_belong_to_the_hash() {
+    let folder = std::env::temp_dir().join(format!("retrievalguard-weights-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    // A model whose graph has one initialiser with `external_data = {location: w.bin}` and nothing else.
+    let nested = |field: u8, content: &[u8]| [&[field << 3 | 2, content.len() as u8], content].concat();
+    let entry = [nested(1, b"location"), nested(2, b"w.bin")].concat();
+    let model = nested(7, &nested(5, &[nested(8, b"w"), nested(13, &entry)].concat()));
+    let path = folder.join("model.onnx");
+    fs::write(&path, model).unwrap();
+    let error = ModelFacts::read(&path).unwrap_err();
+    assert!(error.to_string().contains("w.bin"), "{error}");
+    let hash = |weights: &[u8]| {
+        fs::write(folder.join("w.bin"), weights).unwrap();
+        ModelFacts::read(&path).unwrap().hash
+    };
+    assert_eq!(hash(b"one"), hash(b"one"));
+    assert_ne!(hash(b"one"), hash(b"two"));
+    let entry = [nested(1, b"location"), nested(2, b"../w.bin")].concat();
+    fs::write(&path, nested(7, &nested(5, &nested(13, &entry)))).unwrap();
+    assert!(matches!(ModelFacts::read(&path), Err(ModelFileError::NotOnnx { .. })));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn a_missing_library_is_an_error_or_an_announced_fallback() {
     let library = Some(PathBuf::from("/nowhere/libonnxruntime.so"));
     let error =
@@ -289,7 +313,7 @@ fn a_missing_library_is_an_error_or_an_announced_fallback() {
     // Nothing is asked for: whatever runs, falling back is never silent.
     let encoder = open("convolutional.onnx", &EngineOptions::default()).unwrap();
     match encoder.report().engine {
-        Engine::Rten => assert!(encoder.notices()[0].contains("onnxruntime was not found"), "{encoder:?}"),
+        Engine::Rten => assert!(encoder.notices()[0].contains("no usable onnxruntime"), "{encoder:?}"),
         Engine::Onnxruntime => assert!(encoder.notices().is_empty(), "{encoder:?}"),
     }
     let provider = Provider::Cuda;

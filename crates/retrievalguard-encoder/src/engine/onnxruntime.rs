@@ -1,8 +1,10 @@
 //! onnxruntime, loaded at run time from a library that the user has installed.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use ort::LoadDynamicError;
 use ort::environment::Environment;
 use ort::ep;
 use ort::logging::LogLevel;
@@ -11,7 +13,8 @@ use ort::session::{HasSelectedOutputs, OutputSelector, RunOptions, Session};
 use ort::value::TensorRef;
 
 use super::discovery::{Candidate, Place, candidates};
-use super::{Attempt, Consumer, EngineError, Provider, engine_failure};
+use super::error::engine_failure;
+use super::{Attempt, Consumer, EngineError, Provider};
 
 /// The library that this process uses; a process can load one only.
 #[derive(Clone, Debug)]
@@ -59,7 +62,7 @@ fn already(library: &Library, option: Option<&Path>) -> Result<Library, Vec<Atte
 }
 
 fn load(place: Place, path: PathBuf) -> Result<Library, String> {
-    let builder = ort::init_from(&path).map_err(|error| error.to_string())?;
+    let builder = ort::init_from(&path).map_err(|error| explain(&error))?;
     let environment = builder
         .with_name("retrievalguard")
         .with_telemetry(false)
@@ -69,6 +72,22 @@ fn load(place: Place, path: PathBuf) -> Result<Library, String> {
     environment.set_log_level(LogLevel::Error);
     let version = version(ort::info(), &path);
     Ok(Library { environment, path, place, version, attempts: Vec::new() })
+}
+
+/// What `ort` says about a library, without its own name and with the system's reason.
+fn explain(error: &LoadDynamicError) -> String {
+    match error {
+        LoadDynamicError::Dlopen { error, path } => {
+            let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            format!("`{}` does not load: {reason}", path.display())
+        }
+        LoadDynamicError::MissingApi { path } => format!("`{}` is not onnxruntime's library", path.display()),
+        LoadDynamicError::InvalidVersionString => "the library's version is not text".to_owned(),
+        LoadDynamicError::BadVersion { version_str, path } => {
+            let wanted = ort::MINOR_VERSION;
+            format!("`{}` is version {version_str}, wanted 1.{wanted} or later", path.display())
+        }
+    }
 }
 
 /// The release that a library's build text or file name tells.
@@ -115,7 +134,7 @@ impl OnnxruntimeSession {
         builder = recover(builder.with_optimization_level(GraphOptimizationLevel::All)).map_err(failure)?;
         builder = recover(builder.with_deterministic_compute(true)).map_err(failure)?;
         let chosen = match provider {
-            Provider::Cpu => ep::CPU::default().build(),
+            Provider::Cpu => ep::CPU::default().with_arena_allocator(true).build(),
             Provider::Cuda => ep::CUDA::default().build(),
             Provider::Tensorrt => ep::TensorRT::default().build(),
             Provider::Openvino => ep::OpenVINO::default().build(),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rten::{Model, NodeId, RunOptions, ThreadPool, Value, ValueView};
 use rten_tensor::{AsView, Layout};
 
-use super::{Consumer, EngineError, engine_failure};
+use super::error::engine_failure;
+use super::{Consumer, EngineError};
 
 /// Version of rten that is built in.
 pub(super) const VERSION: &str = "0.27.0";
@@ -67,5 +68,17 @@ impl RtenSession {
             }
             None => Err(EngineError::Run { source: "rten gave no output".into() }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reported_version_is_the_one_that_is_built_in() {
+        let lock = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock"));
+        let package = lock.split("[[package]]").find(|package| package.starts_with("\nname = \"rten\"\n"));
+        assert!(package.unwrap().contains(&format!("version = \"{VERSION}\"")));
     }
 }
