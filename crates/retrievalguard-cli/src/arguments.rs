@@ -173,7 +173,8 @@ impl std::str::FromStr for Certificates {
 /// A seed from the operating system, for answers that an attacker must not foresee.
 pub(crate) fn secret_seed() -> anyhow::Result<Seed> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("the operating system gave no random bytes: {error}"))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| anyhow::anyhow!("the operating system gave no random bytes: {error}"))?;
     Ok(Seed::from_bytes(bytes))
 }
 

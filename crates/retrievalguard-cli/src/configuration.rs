@@ -13,7 +13,8 @@ pub(crate) fn expand(mut arguments: Vec<OsString>) -> anyhow::Result<Vec<OsStrin
     let shown = path.to_string_lossy().into_owned();
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read configuration `{shown}`"))?;
     let table: Table = text.parse().with_context(|| format!("configuration `{shown}` is not TOML"))?;
-    let Some(place) = arguments.iter().skip(1).position(|word| !word.to_string_lossy().starts_with('-')) else {
+    let Some(place) = arguments.iter().skip(1).position(|word| !word.to_string_lossy().starts_with('-'))
+    else {
         return Ok(arguments);
     };
     let command = arguments[place + 1].to_string_lossy().into_owned();
@@ -94,8 +95,11 @@ mod tests {
     fn flags_of_the_file_come_before_those_given_by_hand() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.toml");
-        fs::write(&path, "sigma = 0.25\nskip_broken = true\ncertificate = [\"paper\", \"vote\"]\n[query]\ntop-k = 3\n")
-            .unwrap();
+        fs::write(
+            &path,
+            "sigma = 0.25\nskip_broken = true\ncertificate = [\"paper\", \"vote\"]\n[query]\ntop-k = 3\n",
+        )
+        .unwrap();
         let line = format!("retrievalguard certify --config {} pictures --sigma 0.5", path.display());
         let found = expand(words(&line)).unwrap();
         let wanted =

@@ -31,9 +31,11 @@ impl Progress {
         let stop = Arc::new(AtomicBool::new(false));
         #[cfg(unix)]
         {
-            let registered =
-                signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, Arc::clone(&stop))
-                    .and_then(|_| signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop)));
+            let registered = signal_hook::flag::register_conditional_default(
+                signal_hook::consts::SIGINT,
+                Arc::clone(&stop),
+            )
+            .and_then(|_| signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stop)));
             if let Err(error) = registered {
                 log::warn!("Ctrl-C will end this process at once: {error}");
             }
@@ -73,7 +75,11 @@ impl Observer for Progress {
         if due || done == total {
             let elapsed = lines.started.elapsed().as_secs_f64();
             let rate = (done - first) as f64 / elapsed.max(1e-9);
-            let left = if rate > 0.0 { format!(", {:.0} s left", (total - done) as f64 / rate) } else { String::new() };
+            let left = if rate > 0.0 {
+                format!(", {:.0} s left", (total - done) as f64 / rate)
+            } else {
+                String::new()
+            };
             eprintln!("{} {done}/{total}, {rate:.2} per second{left}", self.what);
             lines.last = Some(Instant::now());
         }

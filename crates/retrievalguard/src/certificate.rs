@@ -45,7 +45,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use adaptive::{AdaptiveOptions, AdaptiveOutcome, AdaptiveTest, Decision, Rule};
+pub use adaptive::{AdaptiveOptions, AdaptiveOutcome, AdaptiveRun, AdaptiveTest, Decision, Rule};
 pub use explain::{Explanation, Step, StepValue};
 pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome, HalfSpacePlan, Similarity};
 pub use half_space_mean::half_space_mean_radius;

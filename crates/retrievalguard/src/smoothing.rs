@@ -197,7 +197,6 @@ impl<'a> Smoother<'a> {
                 worker.fill(start, rows).inspect_err(|_| drain(&jobs))?;
             }
         })?;
-        drop(jobs);
         Ok(Samples::from_admitted(values, dimension, self.embedder.norm_bound()))
     }
 

@@ -110,7 +110,8 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     if arguments.files.samples_file.is_some() {
         return certify_samples::run(arguments, out);
     }
-    let (Some(queries), Some(gallery), Some(model)) = (&arguments.queries, &arguments.gallery, &arguments.model)
+    let (Some(queries), Some(gallery), Some(model)) =
+        (&arguments.queries, &arguments.gallery, &arguments.model)
     else {
         bail!("pictures, --gallery and --model are wanted together, or --samples-file")
     };
@@ -181,8 +182,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
 /// Largest radius attainable, encoder calls and time, before anything is drawn.
 fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
     let (embedder, queries) = (request.embedder, request.queries.len() as u64);
-    let mut ceiling =
-        Ceiling::new(request.sigma, request.alpha, embedder.norm_bound(), embedder.dimension());
+    let mut ceiling = Ceiling::new(request.sigma, request.alpha, embedder.norm_bound(), embedder.dimension());
     let provenance = &request.gallery.manifest.provenance;
     if let Some(samples) = provenance.samples.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
         ceiling = ceiling.gallery_samples(samples);

@@ -5,7 +5,9 @@ use std::io::Write;
 use clap::CommandFactory;
 
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example: retrievalguard completions bash > ~/.local/share/bash-completion/completions/retrievalguard")]
+#[command(
+    after_help = "Example: retrievalguard completions bash > ~/.local/share/bash-completion/completions/retrievalguard"
+)]
 pub(crate) struct CompletionsArgs {
     /// The shell
     shell: clap_complete::Shell,

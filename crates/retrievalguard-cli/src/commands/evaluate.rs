@@ -45,7 +45,9 @@ pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Resu
     };
     let guarantee = if arguments.simultaneous {
         // Each certificate was computed at the share; the table as a whole holds at their sum.
-        Guarantee::Simultaneous { alpha: Alpha::new((alpha.get() * table.rows().len() as f64).min(0.999_999))? }
+        Guarantee::Simultaneous {
+            alpha: Alpha::new((alpha.get() * table.rows().len() as f64).min(0.999_999))?,
+        }
     } else {
         Guarantee::PerQuery { alpha }
     };

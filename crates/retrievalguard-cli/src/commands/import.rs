@@ -67,7 +67,8 @@ pub(super) fn run(arguments: &ImportArgs, out: &mut dyn Write) -> anyhow::Result
     let mut provenance = Provenance::unknown(arguments.norm_bound);
     provenance.sigma = arguments.sigma;
     provenance.samples = arguments.samples;
-    let manifest = GalleryDirectory::write(&arguments.gallery, &imported.gallery, &imported.paths, provenance)?;
+    let manifest =
+        GalleryDirectory::write(&arguments.gallery, &imported.gallery, &imported.paths, provenance)?;
     writeln!(
         out,
         "{}: {} items of dimension {}",

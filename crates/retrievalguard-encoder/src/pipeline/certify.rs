@@ -14,10 +14,7 @@ use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Journal, Opened};
 use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
-use retrievalguard::{
-    Alpha, Embedder, Excess, Picture, SampleCount, Samples, Seed, Sigma, Smoother, SmoothingError,
-    TargetRadius,
-};
+use retrievalguard::{Alpha, Embedder, Excess, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -249,8 +246,13 @@ impl Job<'_> {
 
         let (certifying, cells, deeper) = match self.request.target {
             Some(target) => {
-                let (certifying, cell) = self.adaptively(&picture, &pilot, &question, target)?;
-                (certifying.unwrap_or_else(|| pilot.clone()), vec![cell], Vec::new())
+                let options = AdaptiveOptions::new(target, self.request.samples);
+                let test =
+                    AdaptiveTest::new(&self.certifier, &pilot, &question, &options).map_err(refused)?;
+                let draw = |range| Ok(self.smoother.samples(&picture, Stage::Certify, range)?);
+                let run = test.run(draw, refused)?;
+                let cell = (CertificateName::HalfSpace, run.outcome.verdict, run.outcome.samples);
+                (run.samples.unwrap_or(pilot), vec![cell], Vec::new())
             }
             None => {
                 let certifying =
@@ -281,34 +283,6 @@ impl Job<'_> {
         let (retrieved, retrieved_label) =
             found.map_or_else(Default::default, |neighbour| name(neighbour.row));
         Ok(Entry::Query { position, retrieved, retrieved_label, cells, deeper })
-    }
-
-    /// Draws until the target radius is decided.
-    fn adaptively(
-        &self,
-        picture: &Picture<'_>,
-        pilot: &Samples,
-        question: &Question,
-        target: TargetRadius,
-    ) -> Result<(Option<Samples>, (CertificateName, Verdict, u32)), PipelineError> {
-        let refused = |source: CertificateError| PipelineError::Certificate {
-            query: picture.identity.to_owned(),
-            source,
-        };
-        let options = AdaptiveOptions::new(target, self.request.samples);
-        let mut test = AdaptiveTest::new(&self.certifier, pilot, question, &options).map_err(refused)?;
-        let mut all: Option<Samples> = None;
-        while let Some(range) = test.wants() {
-            let more: Result<Samples, SmoothingError> = self.smoother.samples(picture, Stage::Certify, range);
-            let more = more?;
-            test.see(&more).map_err(refused)?;
-            match &mut all {
-                Some(all) => all.append(&more).map_err(|error| refused(error.into()))?,
-                None => all = Some(more),
-            }
-        }
-        let outcome = test.outcome();
-        Ok((all, (CertificateName::HalfSpace, outcome.verdict, outcome.samples)))
     }
 }
 

@@ -15,13 +15,10 @@
 //! let draw = |count| Samples::new([0.9, 0.1].repeat(count), 2, NormBound::UNIT, Excess::Refuse);
 //! let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
 //! let options = AdaptiveOptions::new(TargetRadius::new(0.2)?, SampleCount::new(100_000)?);
-//! let mut test = AdaptiveTest::new(&certifier, &draw(100)?, &question, &options)?;
-//! while let Some(range) = test.wants() {
-//!     test.see(&draw(range.len())?)?;
-//! }
-//! let outcome = test.outcome();
-//! assert_eq!(outcome.decision, Decision::Reached);
-//! assert!(outcome.samples <= 256);
+//! let test = AdaptiveTest::new(&certifier, &draw(100)?, &question, &options)?;
+//! let run = test.run(|range| Ok(draw(range.len())?), |error| Box::<dyn std::error::Error>::from(error))?;
+//! assert_eq!(run.outcome.decision, Decision::Reached);
+//! assert!(run.outcome.samples <= 256);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -95,6 +92,15 @@ pub struct AdaptiveOutcome {
     pub samples: u32,
     /// Why sampling ended.
     pub decision: Decision,
+}
+
+/// A decided radius and the samples that decided it, if any were needed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdaptiveRun {
+    /// What was decided.
+    pub outcome: AdaptiveOutcome,
+    /// The certifying samples that were drawn.
+    pub samples: Option<Samples>,
 }
 
 /// One query on its way to a target radius.
@@ -214,6 +220,24 @@ impl<'a> AdaptiveTest<'a> {
             self.decision = Decision::Capped;
         }
         Ok(())
+    }
+
+    /// Draws what is wanted until the radius is decided; `refused` wraps what the test itself finds wrong.
+    pub fn run<E>(
+        mut self,
+        mut draw: impl FnMut(Range<u32>) -> Result<Samples, E>,
+        refused: impl Fn(CertificateError) -> E,
+    ) -> Result<AdaptiveRun, E> {
+        let mut samples: Option<Samples> = None;
+        while let Some(range) = self.wants() {
+            let more = draw(range)?;
+            self.see(&more).map_err(&refused)?;
+            match &mut samples {
+                Some(all) => all.append(&more).map_err(|error| refused(error.into()))?,
+                None => samples = Some(more),
+            }
+        }
+        Ok(AdaptiveRun { outcome: self.outcome(), samples })
     }
 
     /// The verdict on what was seen so far.

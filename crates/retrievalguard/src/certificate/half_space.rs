@@ -10,8 +10,8 @@ use super::projection::{for_each_score, narrow, scores, scores_in_all};
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
 use super::thresholds::{ScoreTable, StepBound, count_above};
 use super::{
-    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, Radius,
-    SampledQuery, Verdict, check_alike, range_of,
+    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, Radius, SampledQuery,
+    Verdict, check_alike, range_of,
 };
 use crate::gallery::{Question, SearchError};
 use crate::normal;

@@ -10,8 +10,8 @@ use super::law::Law;
 use super::projection::scores;
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
 use super::{
-    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, Radius,
-    SampledQuery, Verdict, range_of, squared_distance,
+    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, Radius, SampledQuery,
+    Verdict, range_of, squared_distance,
 };
 use crate::gallery::Question;
 use crate::normal::{self, Probability};
@@ -259,8 +259,8 @@ impl Moments {
             .sum();
         // Blocks of 1024 centred products: entries are off by at most 1026·2⁻²⁴ of the diagonal's size, which is
         // at most (2F)² per sample summed over the trace.
-        let rounding = 1100.0 * f64::from(f32::EPSILON) * 4.0 * range * range;
-        let variance = variance.max(0.0) + rounding;
+        let blur = 1100.0 * f64::from(f32::EPSILON) * 4.0 * range * range;
+        let variance = variance.max(0.0) + blur;
         let mean: f64 = self.mean.iter().zip(direction).map(|(left, right)| left * right).sum();
         let log = (2.0 / level).ln();
         mean - (2.0 * variance * log / self.count).sqrt()

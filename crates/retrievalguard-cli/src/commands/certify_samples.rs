@@ -1,0 +1,215 @@
+//! `retrievalguard certify --samples-file`: the same certificates from embeddings made elsewhere, no encoder.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use retrievalguard::certificate::{Certifier, Outcome, Radius, SampledQuery, Verdict};
+use retrievalguard::gallery::{Gallery, Label, Metric, Positives, Question};
+use retrievalguard::storage::npy::{self, Matrix};
+use retrievalguard::{Excess, NormBound, SampleCount, Samples};
+use retrievalguard_encoder::table::gallery_file::{import_npy, read_labels};
+use serde_json::{Map, Value, json};
+
+use super::certify::{CertifyArgs, USUAL_NORM_BOUND};
+
+/// Files that stand in for an encoder.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Embeddings made elsewhere")]
+pub(crate) struct SampleFiles {
+    /// Embeddings of noisy copies, .npy: (n, k), or (queries, n, k)
+    #[arg(long, value_name = "FILE", requires = "gallery_file", conflicts_with_all = ["queries", "gallery", "model"])]
+    pub(super) samples_file: Option<PathBuf>,
+    /// Pilot embeddings, .npy of the same rank; the first tenth of the samples serves if absent
+    #[arg(long, value_name = "FILE", requires = "samples_file")]
+    pilot_file: Option<PathBuf>,
+    /// Gallery vectors, .npy: (items, k)
+    #[arg(long, value_name = "FILE", requires = "gallery_labels")]
+    gallery_file: Option<PathBuf>,
+    /// Labels of the gallery, one per line
+    #[arg(long, value_name = "FILE")]
+    gallery_labels: Option<PathBuf>,
+    /// Label to certify; the pilot's answer if absent
+    #[arg(long, conflicts_with = "labels_file")]
+    label: Option<String>,
+    /// One label per query, one per line
+    #[arg(long, value_name = "FILE")]
+    labels_file: Option<PathBuf>,
+    /// Norm bound F of the embeddings, 1 by default
+    #[arg(long, value_name = "F")]
+    norm_bound: Option<NormBound>,
+    /// Noisy copies behind each gallery vector, for paper-repaired
+    #[arg(long, value_name = "N")]
+    gallery_samples: Option<SampleCount>,
+}
+
+pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let files = &arguments.files;
+    let (Some(samples_file), Some(gallery_file), Some(gallery_labels)) =
+        (&files.samples_file, &files.gallery_file, &files.gallery_labels)
+    else {
+        bail!("--samples-file, --gallery-file and --gallery-labels are wanted together")
+    };
+    let gallery = import_npy(gallery_file, gallery_labels, None, Metric::Euclidean)?.gallery;
+    let samples = read(samples_file)?;
+    let pilots = files.pilot_file.as_deref().map(read).transpose()?;
+    if let (Some(pilots), Some(pilot_file)) = (&pilots, &files.pilot_file)
+        && pilots.len() != samples.len()
+    {
+        bail!(
+            "`{}` has pilots for {} queries, `{}` samples for {}",
+            pilot_file.display(),
+            pilots.len(),
+            samples_file.display(),
+            samples.len()
+        );
+    }
+    let labels = labels(arguments, samples.len())?;
+    if pilots.is_none() {
+        eprintln!(
+            "note: no --pilot-file, so the first tenth of the samples is the pilot and the rest certifies"
+        );
+    }
+    let bound = files.norm_bound.unwrap_or(USUAL_NORM_BOUND);
+    let excess = if arguments.project { Excess::Project } else { Excess::Refuse };
+    let mut certifier = Certifier::new(&gallery, arguments.sigma, arguments.alpha);
+    if let Some(count) = files.gallery_samples {
+        certifier = certifier.gallery_samples(count);
+    }
+    let single = samples.len() == 1;
+    let mut pilots = pilots.map(Vec::into_iter);
+    for (position, matrix) in samples.into_iter().enumerate() {
+        let pilot = pilots.as_mut().and_then(Iterator::next);
+        let query = sampled(matrix, pilot, bound, excess)
+            .with_context(|| format!("query {position} of `{}` cannot be used", samples_file.display()))?;
+        let answer = Answer::new(arguments, &certifier, &query, labels.get(position).map(String::as_str))?;
+        if arguments.json {
+            let mut value = answer.json(&gallery);
+            if !single && let Value::Object(object) = &mut value {
+                object.insert("query".to_owned(), json!(position));
+            }
+            writeln!(
+                out,
+                "{}",
+                if single { serde_json::to_string_pretty(&value)? } else { value.to_string() }
+            )?;
+        } else {
+            answer.print(&gallery, position, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<Matrix>> {
+    Ok(npy::read(path)?.into_matrices(path)?)
+}
+
+/// The labels to certify, one per query, or none where the pilot decides.
+fn labels(arguments: &CertifyArgs, queries: usize) -> anyhow::Result<Vec<String>> {
+    let files = &arguments.files;
+    if let Some(label) = &files.label {
+        return Ok(vec![label.clone(); queries]);
+    }
+    let Some(path) = &files.labels_file else { return Ok(Vec::new()) };
+    let labels = read_labels(path)?;
+    if labels.len() != queries {
+        bail!("`{}` has {} labels, wanted one for each of {queries} queries", path.display(), labels.len());
+    }
+    Ok(labels)
+}
+
+fn sampled(
+    matrix: Matrix,
+    pilot: Option<Matrix>,
+    bound: NormBound,
+    excess: Excess,
+) -> anyhow::Result<SampledQuery> {
+    let make = |matrix: Matrix| Samples::new(matrix.values, matrix.columns, bound, excess);
+    let all = make(matrix)?;
+    if let Some(pilot) = pilot {
+        return Ok(SampledQuery { pilot: make(pilot).context("the pilot cannot be used")?, certifying: all });
+    }
+    let tenth = (all.count() / 10).max(1);
+    match (all.slice(0..tenth), all.slice(tenth..all.count())) {
+        (Some(pilot), Some(certifying)) => Ok(SampledQuery { pilot, certifying }),
+        _ => bail!("{} samples leave none to certify with after the pilot, wanted at least 2", all.count()),
+    }
+}
+
+/// What is said about one query.
+struct Answer {
+    retrieved: Option<usize>,
+    label: Option<Label>,
+    outcomes: Vec<Outcome>,
+}
+
+impl Answer {
+    fn new(
+        arguments: &CertifyArgs,
+        certifier: &Certifier<'_>,
+        query: &SampledQuery,
+        label: Option<&str>,
+    ) -> anyhow::Result<Self> {
+        let gallery = certifier.gallery();
+        let label = match label {
+            Some(name) => gallery.label_named(name),
+            // What the pilot retrieves is what gets certified, whatever the certifying mean retrieves.
+            None => certifier.retrieve(&query.pilot, &[])?.map(|found| gallery.label(found.row)),
+        };
+        let question = Question::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
+        let outcomes = arguments
+            .certificate
+            .0
+            .iter()
+            .map(|&name| certifier.certify(name, query, &question))
+            .collect::<Result<_, _>>()?;
+        let retrieved = certifier.retrieve(&query.certifying, &[])?.map(|found| found.row);
+        Ok(Self { retrieved, label, outcomes })
+    }
+
+    fn json(&self, gallery: &Gallery) -> Value {
+        let certificates: Map<String, Value> = self
+            .outcomes
+            .iter()
+            .map(|outcome| {
+                let radius = outcome.verdict.radius();
+                let (verdict, _) = words(outcome.verdict);
+                let value = json!({
+                    "verdict": verdict,
+                    "radius": radius.map(Radius::get).filter(|radius| radius.is_finite()),
+                    "unbounded": radius == Some(Radius::Unbounded),
+                    "samples": outcome.samples,
+                    "explain": outcome.explain,
+                });
+                (outcome.name.to_string(), value)
+            })
+            .collect();
+        json!({
+            "retrieved": self.retrieved,
+            "retrieved_label": self.retrieved.map(|row| gallery.label_name(gallery.label(row))),
+            "label": self.label.map(|label| gallery.label_name(label)),
+            "certificates": certificates,
+        })
+    }
+
+    fn print(&self, gallery: &Gallery, position: usize, out: &mut dyn Write) -> anyhow::Result<()> {
+        let retrieved = self.retrieved.map_or("nothing".to_owned(), |row| {
+            format!("row {row}, label {}", gallery.label_name(gallery.label(row)))
+        });
+        writeln!(out, "query {position}: retrieved {retrieved}")?;
+        for outcome in &self.outcomes {
+            let (verdict, radius) = words(outcome.verdict);
+            writeln!(out, "  {:<16} {verdict:<13} {radius}", outcome.name)?;
+        }
+        Ok(())
+    }
+}
+
+/// The verdict and its radius, as people read them.
+pub(super) fn words(verdict: Verdict) -> (&'static str, String) {
+    match verdict {
+        Verdict::Certified { radius } => ("certified", radius.to_string()),
+        Verdict::Abstained => ("abstained", String::new()),
+        Verdict::Misretrieved => ("misretrieved", String::new()),
+    }
+}

@@ -1,0 +1,174 @@
+//! `retrievalguard query`: one picture in, the retrieved items and a guarantee out.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use retrievalguard::certificate::{
+    AdaptiveOptions, AdaptiveTest, CertificateName, Certifier, Radius, SampledQuery, Verdict,
+};
+use retrievalguard::gallery::{Positives, Question};
+use retrievalguard::noise::Stage;
+use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
+use retrievalguard::{Alpha, Embedder, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
+use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
+use retrievalguard_encoder::pipeline::{PipelineError, input_values};
+use serde_json::json;
+
+use super::certify_samples::words;
+use crate::arguments::{ModelArgs, secret_seed};
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    after_help = "Example: retrievalguard query photo.jpg --gallery products.gallery --model encoder.onnx --sigma 0.1"
+)]
+pub(crate) struct QueryArgs {
+    /// The picture
+    picture: PathBuf,
+    /// Gallery to search in, as written by `retrievalguard index`
+    #[arg(long, value_name = "DIR")]
+    gallery: PathBuf,
+    /// Standard deviation of the noise, in pixels scaled to [0, 1]
+    #[arg(long)]
+    sigma: Sigma,
+    /// Probability that the answer's guarantee is wrong
+    #[arg(long, default_value = "0.01")]
+    alpha: Alpha,
+    /// Certifying samples; the most that are drawn if --target-radius is given
+    #[arg(long, default_value = "1000")]
+    samples: SampleCount,
+    /// Pilot samples, on which the label is chosen
+    #[arg(long, default_value = "200")]
+    pilot: SampleCount,
+    /// Which smoothed retriever answers
+    #[arg(long, value_enum, default_value = "mean")]
+    retriever: Retriever,
+    /// Stop as soon as this radius is certified (mean retriever only)
+    #[arg(long, value_name = "RADIUS")]
+    target_radius: Option<TargetRadius>,
+    /// How many items to show
+    #[arg(long, default_value = "5")]
+    top_k: usize,
+    /// Seed of the noise; drawn from the operating system and kept secret by default
+    #[arg(long)]
+    seed: Option<Seed>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Retriever {
+    /// Search with the mean of the noisy embeddings
+    Mean,
+    /// Let the noisy embeddings vote
+    Vote,
+}
+
+pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let stored = GalleryDirectory::read(&arguments.gallery)?;
+    let embedder = arguments.model.open()?;
+    let side = QuerySide {
+        sigma: arguments.sigma,
+        dimension: embedder.dimension(),
+        norm_bound: embedder.norm_bound(),
+        model: embedder.facts().hash.parse().ok(),
+        contract: embedder.contract().hash().parse().ok(),
+    };
+    let name = arguments.gallery.display().to_string();
+    stored.manifest.check_against(&name, &side).map_err(PipelineError::from)?;
+    let identity = arguments.picture.display().to_string();
+    let picture = RgbPicture::from_path(&arguments.picture, &PictureLimits::default())?;
+    let prepared = embedder.contract().preparation().apply(&identity, &picture)?;
+    let pixels = input_values(embedder.contract(), &identity, prepared)?;
+    // The seed is drawn after the picture is here, so that nobody could aim at the noise.
+    let seed = arguments.seed.map_or_else(secret_seed, Ok)?;
+    let smoother = Smoother::new(&embedder, arguments.sigma, seed)
+        .excess(arguments.model.excess())
+        .batch(arguments.model.engine.batch)
+        .threads(arguments.model.engine.threads());
+    let picture = Picture { identity: &identity, pixels: &pixels };
+    let pilot = smoother.samples(&picture, Stage::Pilot, 0..arguments.pilot.get())?;
+    let gallery = &stored.gallery;
+    let certifier = Certifier::new(gallery, arguments.sigma, arguments.alpha);
+    let label = match arguments.retriever {
+        Retriever::Mean => certifier.retrieve(&pilot, &[])?.map(|found| gallery.label(found.row)),
+        Retriever::Vote => certifier.elect(&pilot, &[])?,
+    };
+    let question = Question::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
+    let draw = |range| smoother.samples(&picture, Stage::Certify, range);
+    let (verdict, samples, certifying) = match (arguments.retriever, arguments.target_radius) {
+        (Retriever::Mean, Some(target)) => {
+            let options = AdaptiveOptions::new(target, arguments.samples);
+            let test = AdaptiveTest::new(&certifier, &pilot, &question, &options)?;
+            let run = test.run(|range| Ok(draw(range)?), anyhow::Error::from)?;
+            (run.outcome.verdict, run.outcome.samples, run.samples.unwrap_or(pilot))
+        }
+        (retriever, _) => {
+            let query = SampledQuery { pilot, certifying: draw(0..arguments.samples.get())? };
+            let name = match retriever {
+                Retriever::Mean => CertificateName::HalfSpace,
+                Retriever::Vote => CertificateName::Vote,
+            };
+            let outcome = certifier.certify(name, &query, &question)?;
+            (outcome.verdict, outcome.samples, query.certifying)
+        }
+    };
+    let nearest = gallery.nearest(&certifying.mean(), arguments.top_k.max(1), |_| &[])?.remove(0);
+    // An answer is given only with a proof at radius zero; everything else is an abstention.
+    let answered = matches!(verdict, Verdict::Certified { .. });
+    let label = label.map(|label| gallery.label_name(label));
+    let (word, radius) = if answered { words(verdict) } else { ("abstained", String::new()) };
+    if arguments.json {
+        let items: Vec<_> = nearest
+            .iter()
+            .map(|item| {
+                json!({
+                    "row": item.row,
+                    "identity": gallery.identity(item.row),
+                    "label": gallery.label_name(gallery.label(item.row)),
+                    "distance": item.squared_distance.sqrt(),
+                    "path": stored.paths.get(item.row),
+                })
+            })
+            .collect();
+        let value = json!({
+            "label": label.filter(|_| answered),
+            "candidate_label": label,
+            "verdict": word,
+            "radius": verdict.radius().map(Radius::get).filter(|radius| radius.is_finite()),
+            "unbounded": verdict.radius() == Some(Radius::Unbounded),
+            "samples": samples,
+            "sigma": arguments.sigma,
+            "alpha": arguments.alpha,
+            "items": items,
+            "model": embedder.facts().hash,
+        });
+        writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
+        return Ok(());
+    }
+    match label.filter(|_| answered) {
+        Some(label) => {
+            writeln!(out, "label {label}: no perturbation with l2 norm below {radius} changes it,")?;
+            writeln!(out, "except with probability {} over the noise ({samples} samples)", arguments.alpha)?;
+        }
+        None => writeln!(
+            out,
+            "abstained: after {samples} samples no label can be guaranteed (nearest: {})",
+            label.unwrap_or("none")
+        )?,
+    }
+    for item in &nearest {
+        writeln!(
+            out,
+            "{:>8.4}  {}  {}",
+            item.squared_distance.sqrt(),
+            gallery.label_name(gallery.label(item.row)),
+            gallery.identity(item.row)
+        )?;
+    }
+    Ok(())
+}
