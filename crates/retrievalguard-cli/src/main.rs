@@ -15,7 +15,7 @@ use commands::Command;
 
 /// Image retrieval whose answers come with a proof
 #[derive(Debug, Parser)]
-#[command(name = "retrievalguard", version, about, propagate_version = true)]
+#[command(name = "retrievalguard", version, propagate_version = true)]
 #[command(after_help = "Radii are l2 distances of pixels scaled to [0, 1]; sigma has the same unit.\n\
                         Every flag can stand in a TOML file given with --config.")]
 struct Invocation {

@@ -6,7 +6,8 @@
 //! and standard deviation.
 //!
 //! ```
-//! use retrievalguard_encoder::contract::{Contract, Crop, Interpolation, Resize};
+//! use retrievalguard_encoder::contract::{Contract, Crop, Resize};
+//! use retrievalguard_encoder::resize::{Interpolation, PassOrder};
 //!
 //! let contract = Contract::from_toml(
 //!     r#"
@@ -29,7 +30,9 @@
 //!     normalise = true
 //!     "#,
 //! )?;
-//! assert_eq!(contract.resize, Resize::ShorterSide { size: 256, interpolation: Interpolation::Bilinear });
+//! let resize =
+//!     Resize::ShorterSide { size: 256, interpolation: Interpolation::Bilinear, order: PassOrder::default() };
+//! assert_eq!(contract.resize, resize);
 //! assert_eq!(contract.crop, Crop::Centre);
 //! assert_eq!(contract.norm_bound().get(), 1.0);
 //! assert_eq!(Contract::from_toml(&contract.to_toml())?, contract);

@@ -161,7 +161,8 @@ impl Summary {
             }
         }
         ascending.sort_by(f64::total_cmp);
-        let finite: f64 = ascending.iter().filter(|radius| radius.is_finite()).sum();
+        // An empty sum of floats is −0; a radius is never negative.
+        let finite = ascending.iter().filter(|radius| radius.is_finite()).sum::<f64>() + 0.0;
         let average_finite_radius = finite / f64::from(queries - unbounded).max(1.0);
         let certified = queries - abstained - misretrieved;
         Ok(Self {

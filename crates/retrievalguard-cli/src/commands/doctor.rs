@@ -21,7 +21,7 @@ pub(super) fn run(arguments: &DoctorArgs, out: &mut dyn Write) -> anyhow::Result
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
-        write!(out, "{report}")?;
+        writeln!(out, "{report}")?;
     }
     Ok(())
 }

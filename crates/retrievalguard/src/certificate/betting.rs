@@ -248,13 +248,19 @@ pub(crate) struct Ladder {
 }
 
 /// Rungs relative to the radius that the pilot expects to reach.
-const RUNGS: [f64; 26] = [
-    0.2, 0.4, 0.55, 0.65, 0.72, 0.77, 0.81, 0.85, 0.88, 0.91, 0.94, 0.96, 0.98, 1.0, 1.02, 1.04, 1.07, 1.1,
-    1.13, 1.16, 1.2, 1.25, 1.32, 1.4, 1.55, 1.8,
+const RUNGS: [f64; 29] = [
+    0.01, 0.05, 0.1, 0.2, 0.4, 0.55, 0.65, 0.72, 0.77, 0.81, 0.85, 0.88, 0.91, 0.94, 0.96, 0.98, 1.0, 1.02,
+    1.04, 1.07, 1.1, 1.13, 1.16, 1.2, 1.25, 1.32, 1.4, 1.55, 1.8,
 ];
+
+/// Radius, in σ, around which rungs are placed when the pilot sees no hope.
+const HOPELESS: f64 = 0.1;
 
 impl Ladder {
     /// Rungs around the radius that `samples` samples should reach at `level`; also returns that radius.
+    ///
+    /// The radius is `None` where the pilot sees no hope. The ladder then begins near zero, where it asks little more
+    /// than whether the mean score is above the offset.
     pub(crate) fn new(
         cells: Cells,
         points: &[(f64, f64)],
@@ -262,34 +268,35 @@ impl Ladder {
         level: f64,
         offset: f64,
         sigma: Sigma,
-    ) -> Option<(Self, f64)> {
+    ) -> (Self, Option<f64>) {
         let needed = -level.ln() - STAKES[2].ln();
         let reaches = |radius: f64| {
             let test = DualTest::new(&cells, points, radius, offset, sigma);
             test.hurdle <= 0.0 || f64::from(samples) * test.growth >= needed
         };
         let unit = sigma.certified();
-        if !reaches(1e-3 * unit) {
-            return None;
-        }
-        let (mut low, mut high) = (1e-3 * unit, 2.0 * unit);
-        while reaches(high) && high < super::thresholds::RADIUS_CAP * unit {
-            (low, high) = (high, 2.0 * high);
-        }
-        for _ in 0..8 {
-            let middle = f64::midpoint(low, high);
-            if reaches(middle) {
-                low = middle;
-            } else {
-                high = middle;
+        let expected = reaches(1e-3 * unit).then(|| {
+            let (mut low, mut high) = (1e-3 * unit, 2.0 * unit);
+            while reaches(high) && high < super::thresholds::RADIUS_CAP * unit {
+                (low, high) = (high, 2.0 * high);
             }
-        }
+            for _ in 0..8 {
+                let middle = f64::midpoint(low, high);
+                if reaches(middle) {
+                    low = middle;
+                } else {
+                    high = middle;
+                }
+            }
+            low
+        });
+        let centre = expected.unwrap_or(HOPELESS * unit);
         let rungs = RUNGS
             .iter()
-            .map(|factor| low * factor)
+            .map(|factor| centre * factor)
             .map(|radius| (radius, DualTest::new(&cells, points, radius, offset, sigma)))
             .collect();
-        Some((Self { cells, rungs }, low))
+        (Self { cells, rungs }, expected)
     }
 
     /// The highest rung below which every rung was passed, for each of several ascending targets of log wealth.

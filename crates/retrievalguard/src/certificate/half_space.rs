@@ -25,7 +25,7 @@ pub enum Form {
     ByPilot,
     /// Thresholds with Clopper–Pearson bounds.
     Thresholds,
-    /// The dual betting test, where the pilot sees any hope for it.
+    /// The dual betting test.
     Betting,
 }
 

@@ -358,27 +358,26 @@ impl Planner<'_> {
         // Expected distance to certification orders the hopeless cases too.
         let hopeless = (law.mean() - half_space.offset).min(0.0) - self.range;
 
-        let betting = (self.form != Form::Thresholds)
+        let betting = (self.form != Form::Thresholds).then(|| {
+            let guess = |place| law.above(place);
+            let cells = Cells::new(&thresholds, self.range, self.floor(), 2.0 * law.nudge(), guess);
+            Ladder::new(cells, &law.points(), self.samples, self.level, half_space.offset, self.sigma)
+        });
+        let counting = (self.form != Form::Betting)
             .then(|| {
-                let floor = (-self.level.ln() / f64::from(self.samples)).min(0.5);
-                let cells =
-                    Cells::new(&thresholds, self.range, floor, 2.0 * law.nudge(), |place| law.above(place));
-                Ladder::new(cells, &law.points(), self.samples, self.level, half_space.offset, self.sigma)
+                let trials = f64::from(self.samples);
+                let levels = thresholds.len().max(1);
+                let scores = thresholds.iter().map(|&place| {
+                    let expected = (trials * law.above(f64::from(place)).get()).floor() as u32;
+                    table.score(levels, expected)
+                });
+                StepBound::new(&thresholds, scores, self.range, self.sigma).radius(half_space.offset)
             })
             .flatten();
-        let counting = (self.form != Form::Betting || betting.is_none()).then(|| {
-            let trials = f64::from(self.samples);
-            let levels = thresholds.len().max(1);
-            let scores = thresholds.iter().map(|&place| {
-                let expected = (trials * law.above(f64::from(place)).get()).floor() as u32;
-                table.score(levels, expected)
-            });
-            StepBound::new(&thresholds, scores, self.range, self.sigma).radius(half_space.offset)
-        });
-        let counting = counting.flatten();
         match betting {
-            Some((ladder, radius)) if counting.is_none_or(|other| radius > other) => {
-                (radius, Test::Betting { half_space, ladder })
+            // Where neither promises anything, bets near zero ask for least.
+            Some((ladder, radius)) if radius >= counting => {
+                (radius.unwrap_or(hopeless), Test::Betting { half_space, ladder })
             }
             Some(_) | None => (counting.unwrap_or(hopeless), Test::Thresholds { half_space, thresholds }),
         }

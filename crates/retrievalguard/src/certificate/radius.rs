@@ -94,8 +94,8 @@ pub fn round_down(value: f64, decimals: usize) -> String {
     if !value.is_finite() {
         return value.to_string();
     }
-    // 1074 decimals write every f64 exactly, so cutting the text is cutting the number.
-    let mut text = format!("{value:.1074}");
+    // 1074 decimals write every f64 exactly, so cutting the text is cutting the number; adding zero drops the sign of −0.
+    let mut text = format!("{:.1074}", value + 0.0);
     let point = text.find('.').unwrap_or(text.len());
     text.truncate(if decimals == 0 { point } else { point + 1 + decimals.min(1074) });
     text
@@ -114,6 +114,7 @@ mod tests {
             assert_eq!(text, shown);
             assert!(text.parse::<f64>().unwrap() <= radius, "{text}");
         }
+        assert_eq!(round_down(-0.0, 2), "0.00");
         assert_eq!(Radius::Unbounded.to_string(), "unbounded");
         assert_eq!(format!("{:>8}", Radius::Finite(0.5)), "  0.5000");
     }
