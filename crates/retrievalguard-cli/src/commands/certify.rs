@@ -124,7 +124,8 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     }
     let stored = GalleryDirectory::read(gallery)?;
     let embedder = arguments.engine.open(model, arguments.contract.as_deref())?;
-    let records = arguments.data.read(queries, Role::Query)?;
+    let data_set = arguments.data.read_whole(queries, Role::Query)?;
+    let records = arguments.data.choose(&data_set);
     let unknown = stored.manifest.unknown();
     if !unknown.is_empty() {
         eprintln!("note: gallery `{}` does not say its {}", gallery.display(), unknown.join(", "));
@@ -136,6 +137,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     };
     let request = CertifyRequest {
         queries: &records,
+        data_set: &data_set,
         embedder: &embedder,
         gallery: &stored,
         gallery_name: &gallery.display().to_string(),
@@ -173,7 +175,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         eprintln!("{} queries were done before and were not certified again", report.resumed);
     }
     if report.left_one_out {
-        eprintln!("queries and gallery are the same pictures: each query was kept from finding itself");
+        eprintln!("leave-one-out: each query was kept from finding itself in the gallery");
     }
     tell_skipped(&report.skipped);
     print_rows(arguments, &report, out)

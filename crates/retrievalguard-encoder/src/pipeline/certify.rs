@@ -26,7 +26,7 @@ use crate::table::{Cell, ResultRow, ResultTable};
 /// Whether a query may find itself in the gallery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaveOneOut {
-    /// It is left out if queries and gallery are the same data set, byte for byte.
+    /// It is left out if the queries were taken from the data set that the gallery was made of, byte for byte.
     Auto,
     /// Items with the query's identity are left out.
     Always,
@@ -38,6 +38,8 @@ pub enum LeaveOneOut {
 pub struct CertifyRequest<'a> {
     /// The queries with their true labels.
     pub queries: &'a [Record],
+    /// What the queries were taken from: all of them, or more.
+    pub data_set: &'a [Record],
     /// The encoder.
     pub embedder: &'a OnnxEmbedder,
     /// The gallery that is searched.
@@ -125,7 +127,13 @@ pub fn certify(
     )?;
     let data_set = data_set_digest(request.queries)?;
     let left_one_out = match request.leave_one_out {
-        LeaveOneOut::Auto => manifest.provenance.data_set == Some(data_set),
+        LeaveOneOut::Auto => {
+            let gallery = manifest.provenance.data_set;
+            gallery == Some(data_set)
+                || gallery.is_some()
+                    && request.data_set.len() != request.queries.len()
+                    && gallery == Some(data_set_digest(request.data_set)?)
+        }
         LeaveOneOut::Always => true,
         LeaveOneOut::Never => false,
     };
