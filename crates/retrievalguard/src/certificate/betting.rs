@@ -110,14 +110,13 @@ pub(crate) fn plan_bets(points: &[(f64, f64)]) -> ([f64; BETS], f64) {
 /// Lower confidence bound on the mean of `values` in `[0, ∞)`, from bets planned beforehand.
 ///
 /// The mean exceeds `m` unless the wealth against `E Y ≤ m` stayed below `1/level`; the wealth falls in `m`, so the
-/// bound is found by bisection between `low` and `high`. Returns `low` if nothing above it can be shown.
+/// bound is found by bisection between zero and `most`. Nothing above `most` is looked for.
 pub(crate) fn mean_lower_bound(
     values: &[f32],
     shift: f64,
     fractions: [f64; BETS],
     level: f64,
-    low: f64,
-    high: f64,
+    most: f64,
 ) -> f64 {
     let target = -level.ln();
     let exceeds = |mean: f64| {
@@ -128,8 +127,11 @@ pub(crate) fn mean_lower_bound(
         wealth.settle();
         wealth.log() >= target
     };
-    let (mut low, mut high) = (low, high);
-    while high - low > 1e-7 * high {
+    if exceeds(most) {
+        return most;
+    }
+    let (mut low, mut high) = (0.0, most);
+    while high - low > 1e-7 * most {
         let middle = f64::midpoint(low, high);
         if exceeds(middle) {
             low = middle;
@@ -380,7 +382,7 @@ mod tests {
     fn the_mean_bound_is_below_the_mean_and_close_for_many_samples() {
         let values: Vec<f32> = (0..20_000).map(|index| if index % 4 == 0 { -1.0 } else { 1.0 }).collect();
         let (fractions, _) = plan_bets(&[(0.0, 0.25), (2.0 / 1.48, 0.75)]);
-        let bound = mean_lower_bound(&values, 1.0, fractions, 0.01, 0.0, 2.0);
+        let bound = mean_lower_bound(&values, 1.0, fractions, 0.01, 2.0);
         assert!(bound < 1.5 && bound > 1.47, "{bound}");
     }
 

@@ -500,8 +500,7 @@ impl Certifier<'_> {
                 top_k: 1,
             };
             let mut table = HashTables::new(samples.count(), self.alpha.get());
-            let (_, test) = planner.test(half_space, &mut table);
-            match test {
+            match planner.settle(planner.sketch(half_space, &mut table)) {
                 Test::Always => Some(Radius::Unbounded),
                 Test::Never => None,
                 Test::Thresholds { half_space, thresholds } => {

@@ -59,6 +59,15 @@ fn radius_in(mean: f64, offset: f64, sigma: Sigma, range: f64) -> f64 {
     if radius.is_nan() { f64::NEG_INFINITY } else { radius }
 }
 
+/// The mean at which [`radius_in`] is a little above `radius`; the whole range for an infinite one.
+fn mean_for(radius: f64, offset: f64, sigma: Sigma, range: f64) -> f64 {
+    let below = ((range - offset) / (2.0 * range)).clamp(0.0, 1.0);
+    let above = ((range + offset) / (2.0 * range)).clamp(0.0, 1.0);
+    let score = normal::quantile(Probability::from_parts(above, below));
+    let tail = normal::distribution(-(score + radius.max(0.0) / sigma.certified()));
+    (range * (1.0 - 2.0 * tail) + 1e-6 * range).min(range)
+}
+
 /// One negative with the positive that the pilot set against it.
 struct Pairing {
     negative: usize,
@@ -102,7 +111,9 @@ impl Certifier<'_> {
                 Separation::Always => note(f64::INFINITY, pairing, range, -range, "none needed"),
                 Separation::Never => note(f64::NEG_INFINITY, pairing, -range, range, "none possible"),
                 Separation::Open(half_space) => {
-                    let lower = self.bet_on_mean(&half_space, &query.pilot, samples, range);
+                    // A mean that gives as much as another negative has already is enough.
+                    let most = mean_for(smallest, half_space.offset, self.sigma, range);
+                    let lower = self.bet_on_mean(&half_space, query, range, most);
                     let radius = radius_in(lower, half_space.offset, self.sigma, range);
                     note(radius, pairing, lower, half_space.offset, "betting")
                 }
@@ -184,7 +195,8 @@ impl Certifier<'_> {
     }
 
     /// Betting bound on the mean score, its bets planned on the pilot.
-    fn bet_on_mean(&self, half_space: &HalfSpace, pilot: &Samples, samples: &Samples, range: f64) -> f64 {
+    fn bet_on_mean(&self, half_space: &HalfSpace, query: &SampledQuery, range: f64, most: f64) -> f64 {
+        let SampledQuery { pilot, certifying: samples } = query;
         let law = Law::new(scores(pilot, range, &half_space.direction), range, pilot.dimension());
         let expected = law.mean() + range;
         // Where the bound is expected to end: one standard error times the usual quantile below the mean.
@@ -197,7 +209,7 @@ impl Certifier<'_> {
             points.iter().map(|&(score, mass)| ((score + range).max(0.0) / hurdle, mass)).collect();
         let (fractions, _) = plan_bets(&values);
         let scores = scores(samples, range, &half_space.direction);
-        mean_lower_bound(&scores, range, fractions, self.alpha.get(), 0.0, 2.0 * range)
+        mean_lower_bound(&scores, range, fractions, self.alpha.get(), (most + range).min(2.0 * range))
             - range
             - rounding(samples.count(), samples.dimension()) * range
     }

@@ -235,14 +235,23 @@ impl Planner<'_> {
         let mut choices: Vec<Vec<Share>> = singles.iter().map(|&(_, row)| vec![(row, WEIGHT_UNIT)]).collect();
         choices.extend(self.mixture(negative, mean, candidates));
 
-        let mut best: Option<(f64, Opponent)> = None;
+        let mut best: Option<(Vec<Share>, Sketch)> = None;
         for positives in choices {
-            let (promise, test) = self.examine(&positives, negative, table);
-            if best.as_ref().is_none_or(|(other, _)| promise > *other) {
-                best = Some((promise, Opponent { negative, positives, test }));
+            match self.separate(&positives, negative) {
+                Separation::Always => return Opponent { negative, positives, test: Test::Always },
+                Separation::Never => {}
+                Separation::Open(half_space) => {
+                    let sketch = self.sketch(half_space, table);
+                    if best.as_ref().is_none_or(|(_, other)| sketch.promise() > other.promise()) {
+                        best = Some((positives, sketch));
+                    }
+                }
             }
         }
-        best.map_or(Opponent { negative, positives: Vec::new(), test: Test::Never }, |(_, opponent)| opponent)
+        match best {
+            Some((positives, sketch)) => Opponent { negative, positives, test: self.settle(sketch) },
+            None => Opponent { negative, positives: Vec::new(), test: Test::Never },
+        }
     }
 
     /// Gaussian guess of the radius for one positive against one negative, in units of σ.
@@ -338,49 +347,57 @@ impl Planner<'_> {
         Some(shares)
     }
 
-    /// The better form of the test for one choice of positives, with the radius that the pilot expects from it.
-    fn examine(&self, positives: &[Share], negative: usize, table: &mut HashTables) -> (f64, Test) {
-        match self.separate(positives, negative) {
-            Separation::Always => (f64::INFINITY, Test::Always),
-            Separation::Never => (f64::NEG_INFINITY, Test::Never),
-            Separation::Open(half_space) => self.test(half_space, table),
-        }
-    }
-
-    /// Chooses between the two finite-sample forms for a half-space.
-    pub(crate) fn test(&self, half_space: HalfSpace, table: &mut HashTables) -> (f64, Test) {
+    /// What the pilot says about a half-space, with the radius that counting should give.
+    pub(crate) fn sketch(&self, half_space: HalfSpace, table: &mut HashTables) -> Sketch {
         let law = Law::new(
             scores(self.pilot, self.range, &half_space.direction),
             self.range,
             self.pilot.dimension(),
         );
         let thresholds = law.thresholds(self.samples);
-        // Expected distance to certification orders the hopeless cases too.
-        let hopeless = (law.mean() - half_space.offset).min(0.0) - self.range;
-
-        let betting = (self.form != Form::Thresholds).then(|| {
-            let guess = |place| law.above(place);
-            let cells = Cells::new(&thresholds, self.range, self.floor(), 2.0 * law.nudge(), guess);
-            Ladder::new(cells, &law.points(), self.samples, self.level, half_space.offset, self.sigma)
+        let trials = f64::from(self.samples);
+        let sharing = thresholds.len().max(1);
+        let scores = thresholds.iter().map(|&place| {
+            let expected = (trials * law.above(f64::from(place)).get()).floor() as u32;
+            table.score(sharing, expected)
         });
-        let counting = (self.form != Form::Betting)
-            .then(|| {
-                let trials = f64::from(self.samples);
-                let levels = thresholds.len().max(1);
-                let scores = thresholds.iter().map(|&place| {
-                    let expected = (trials * law.above(f64::from(place)).get()).floor() as u32;
-                    table.score(levels, expected)
-                });
-                StepBound::new(&thresholds, scores, self.range, self.sigma).radius(half_space.offset)
-            })
-            .flatten();
-        match betting {
-            // Where neither promises anything, bets near zero ask for least.
-            Some((ladder, radius)) if radius >= counting => {
-                (radius.unwrap_or(hopeless), Test::Betting { half_space, ladder })
-            }
-            Some(_) | None => (counting.unwrap_or(hopeless), Test::Thresholds { half_space, thresholds }),
+        let counting = StepBound::new(&thresholds, scores, self.range, self.sigma).radius(half_space.offset);
+        Sketch { half_space, law, thresholds, counting }
+    }
+
+    /// Chooses between the two finite-sample forms.
+    pub(crate) fn settle(&self, sketch: Sketch) -> Test {
+        let Sketch { half_space, law, thresholds, counting } = sketch;
+        if self.form == Form::Thresholds {
+            return Test::Thresholds { half_space, thresholds };
         }
+        let guess = |place| law.above(place);
+        let cells = Cells::new(&thresholds, self.range, self.floor(), 2.0 * law.nudge(), guess);
+        let (ladder, radius) =
+            Ladder::new(cells, &law.points(), self.samples, self.level, half_space.offset, self.sigma);
+        // Where neither promises anything, bets near zero ask for least.
+        if self.form == Form::Betting || radius >= counting {
+            Test::Betting { half_space, ladder }
+        } else {
+            Test::Thresholds { half_space, thresholds }
+        }
+    }
+}
+
+/// A half-space as the pilot sees it.
+pub(crate) struct Sketch {
+    half_space: HalfSpace,
+    law: Law,
+    thresholds: Vec<f32>,
+    /// Radius that the threshold form should reach.
+    counting: Option<f64>,
+}
+
+impl Sketch {
+    /// Larger is better; half-spaces without hope are ordered by how far the mean is from the offset.
+    fn promise(&self) -> f64 {
+        self.counting
+            .unwrap_or_else(|| (self.law.mean() - self.half_space.offset).min(0.0) - f64::MIN_POSITIVE)
     }
 }
 
