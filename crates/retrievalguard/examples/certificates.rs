@@ -9,9 +9,8 @@
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 
 use std::error::Error;
-use std::time::Instant;
 
-use retrievalguard::certificate::{CertificateName, Certifier, SampledQuery, Verdict};
+use retrievalguard::certificate::{CertificateName, Certifier, SampledQuery, Verdict, round_down};
 use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{
@@ -114,7 +113,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sizes: Vec<u32> = [1_000, 10_000, 100_000].into_iter().filter(|&size| size <= most).collect();
     let mut totals = vec![vec![0.0; sizes.len()]; CertificateName::ALL.len()];
     let mut certified = vec![vec![0; sizes.len()]; CertificateName::ALL.len()];
-    let mut seconds = vec![vec![0.0; sizes.len()]; CertificateName::ALL.len()];
     for query in 0..queries {
         let class = query % CLASSES;
         let name = format!("query {query}");
@@ -128,9 +126,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let certifying = all.slice(0..size).ok_or("the sample is long enough")?;
             let query = SampledQuery { pilot: pilot.clone(), certifying };
             for (row, name) in CertificateName::ALL.into_iter().enumerate() {
-                let start = Instant::now();
                 let outcome = certifier.certify(name, &query, &question)?;
-                seconds[row][column] += start.elapsed().as_secs_f64();
                 if let Verdict::Certified { radius } = outcome.verdict {
                     totals[row][column] += radius.get();
                     certified[row][column] += 1;
@@ -148,13 +144,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (row, name) in CertificateName::ALL.into_iter().enumerate() {
         print!("{name:<16}");
         for column in 0..sizes.len() {
-            let cell = format!("{:.4} ({})", totals[row][column] / queries as f64, certified[row][column]);
+            let mean = round_down(totals[row][column] / queries as f64, 4);
+            let cell = format!("{mean} ({})", certified[row][column]);
             print!("{cell:>22}");
         }
-        println!(
-            "   {:.1} ms per query at the largest n",
-            1e3 * seconds[row][sizes.len() - 1] / queries as f64
-        );
+        println!();
     }
     Ok(())
 }

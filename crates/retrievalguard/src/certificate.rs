@@ -37,6 +37,7 @@ mod plan;
 mod projection;
 mod radius;
 mod separation;
+mod similarity;
 mod thresholds;
 mod vote;
 
@@ -47,7 +48,7 @@ use serde::{Deserialize, Serialize};
 
 pub use adaptive::{AdaptiveOptions, AdaptiveOutcome, AdaptiveRun, AdaptiveTest, Decision, Rule};
 pub use explain::{Explanation, Step, StepValue};
-pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome, HalfSpacePlan, Similarity};
+pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome, HalfSpacePlan};
 pub use half_space_mean::half_space_mean_radius;
 use paper::Statement;
 pub use paper::{
@@ -55,6 +56,7 @@ pub use paper::{
     matrix_concentration, mean_shift_bound,
 };
 pub use radius::{Radius, round_down};
+pub use similarity::Similarity;
 pub use vote::Ballot;
 
 use crate::gallery::{Gallery, Neighbour, Question, SearchError, Side};

@@ -1,6 +1,6 @@
 //! From verdicts to the numbers that papers and reports show.
 //!
-//! Misretrieved and abstained queries count as zero everywhere, and the denominator is always all queries.
+//! Misretrieved and abstained queries count as zero everywhere, and the denominator of every share is all queries.
 //!
 //! ```
 //! use retrievalguard::certificate::{Radius, Verdict};

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 #[non_exhaustive]
 pub enum ParameterError {
     /// The noise level must be positive and well inside the range of `f32`.
-    #[error("sigma is {0}, wanted a number between 1e-9 and 1e9 (in pixels scaled to [0, 1])")]
+    #[error("sigma is {0}, wanted a number between 1e-4 and 1e4 (in pixels scaled to [0, 1])")]
     Sigma(f64),
     /// A failure probability lies strictly between 0 and 1.
     #[error("alpha is {0}, wanted a number between 0 and 1, both excluded")]
@@ -106,9 +106,11 @@ macro_rules! checked_float {
 
 checked_float!(
     /// Standard deviation `σ` of the smoothing noise `N(0, σ²I)`; pixels live in `[0, 1]`.
+    ///
+    /// Below `1e-4` the steps of `f32` pixels would be felt in the noise, and radii would no longer be what is proved.
     Sigma,
     "sigma",
-    |value| (1e-9..=1e9).contains(&value)
+    |value| (1e-4..=1e4).contains(&value)
 );
 
 checked_float!(
@@ -148,7 +150,8 @@ impl Alpha {
     ///
     /// `α/N` for `N` queries makes the guarantee simultaneous instead of per query.
     pub fn share(self, parts: SampleCount) -> Alpha {
-        Alpha(self.0 / f64::from(parts.get()))
+        // A share that underflows stays a probability above zero; it certifies next to nothing.
+        Alpha((self.0 / f64::from(parts.get())).max(f64::MIN_POSITIVE))
     }
 }
 
@@ -305,6 +308,13 @@ mod tests {
         assert_eq!(Alpha::new(1.0), Err(ParameterError::Alpha(1.0)));
         assert_eq!(SampleCount::new(0), Err(ParameterError::SampleCount(0)));
         assert_eq!(SampleCount::new(1 << 32), Err(ParameterError::SampleCount(1 << 32)));
+    }
+
+    #[test]
+    fn a_share_of_alpha_never_vanishes() {
+        let parts = SampleCount::new(1_000).unwrap();
+        assert_eq!(Alpha::new(0.01).unwrap().share(parts).get(), 1e-5);
+        assert!(Alpha::new(5e-324).unwrap().share(parts).get() > 0.0);
     }
 
     #[test]

@@ -193,7 +193,7 @@ impl Samples {
     }
 }
 
-/// Sum of at most [`RUN`] rows.
+/// Sum of some rows, in order.
 pub(crate) fn run_sum(rows: &[f32], dimension: usize) -> Vec<f64> {
     let mut sum = vec![0.0; dimension];
     for row in rows.chunks_exact(dimension) {

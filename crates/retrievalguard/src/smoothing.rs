@@ -36,6 +36,9 @@ use crate::noise::{ImageIdentity, NoiseStream, Stage};
 use crate::samples::{RUN, RowFault, add_into, admit, run_sum};
 use crate::{Embedder, EmbedderFailure, Excess, NormBound, Samples, Seed, Sigma};
 
+/// Values of a picture or an embedding beyond which memory could not hold a batch.
+const COUNTABLE: usize = 1 << 40;
+
 /// One picture: who it is, and its pixels in `[0, 1]` in the encoder's layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Picture<'a> {
@@ -70,6 +73,30 @@ pub enum SmoothingError {
         pixel: usize,
         /// What was found there.
         value: f32,
+    },
+    /// The encoder's shape or dimension is empty or too large to be counted.
+    #[error(
+        "the encoder takes shape {shape:?} and gives {dimension} numbers, wanted at least one and at most 2^40 of each"
+    )]
+    Encoder {
+        /// The encoder's input shape.
+        shape: Vec<usize>,
+        /// The encoder's dimension.
+        dimension: usize,
+    },
+    /// Pixels so large that `f32` would swallow part of the noise.
+    #[error(
+        "picture `{picture}` has pixels up to {largest}, beside which noise of sigma {sigma} is lost in rounding; wanted at most {limit}"
+    )]
+    Resolution {
+        /// Identity of the picture.
+        picture: String,
+        /// Largest absolute value of a pixel.
+        largest: f32,
+        /// Noise level.
+        sigma: f64,
+        /// Largest absolute value that this noise allows.
+        limit: f64,
     },
     /// No sample was asked for.
     #[error("picture `{picture}` was to be smoothed with the empty sample range {start}..{end}")]
@@ -159,7 +186,9 @@ impl<'a> Smoother<'a> {
     /// Sets how many pictures the encoder is given at once; the result does not depend on it.
     #[must_use]
     pub fn batch(self, batch: NonZeroUsize) -> Self {
-        Self { batch, ..self }
+        // More than a run is never handed over at once.
+        let most = const { NonZeroUsize::new(RUN).expect("a run is not empty") };
+        Self { batch: batch.min(most), ..self }
     }
 
     /// Sets what happens to embeddings above the norm bound.
@@ -248,7 +277,14 @@ impl<'a> Smoother<'a> {
     }
 
     fn check(&self, picture: &Picture<'_>, range: &Range<u32>) -> Result<(), SmoothingError> {
-        let wanted = self.embedder.input_len();
+        let (shape, dimension) = (self.embedder.input_shape(), self.embedder.dimension());
+        let wanted = shape.iter().try_fold(1_usize, |product, &side| product.checked_mul(side));
+        let wanted = match wanted {
+            Some(wanted) if (1..=COUNTABLE).contains(&wanted) && (1..=COUNTABLE).contains(&dimension) => {
+                wanted
+            }
+            Some(_) | None => return Err(SmoothingError::Encoder { shape: shape.to_vec(), dimension }),
+        };
         if picture.pixels.len() != wanted {
             return Err(SmoothingError::Shape {
                 picture: picture.identity.to_owned(),
@@ -260,6 +296,13 @@ impl<'a> Smoother<'a> {
         if let Some(pixel) = picture.pixels.iter().position(|value| !value.is_finite()) {
             let value = picture.pixels[pixel];
             return Err(SmoothingError::Pixel { picture: picture.identity.to_owned(), pixel, value });
+        }
+        // Rounding x + σz to f32 moves it by at most 2⁻²⁵ of its size: keep that below a thousandth of σ.
+        let largest = picture.pixels.iter().fold(0.0_f32, |largest, pixel| largest.max(pixel.abs()));
+        let limit = self.sigma.get() / (256.0 * f64::from(f32::EPSILON));
+        if f64::from(largest) > limit {
+            let (picture, sigma) = (picture.identity.to_owned(), self.sigma.get());
+            return Err(SmoothingError::Resolution { picture, largest, sigma, limit });
         }
         if range.is_empty() {
             let picture = picture.identity.to_owned();
@@ -498,5 +541,13 @@ mod tests {
         assert!(matches!(ask(&[0.0], 0..1), SmoothingError::Shape { found: 1, wanted: 2, .. }));
         assert!(matches!(ask(&[0.0, f32::NAN], 0..1), SmoothingError::Pixel { pixel: 1, .. }));
         assert!(matches!(ask(&[0.0, 0.0], 4..4), SmoothingError::NoSamples { start: 4, end: 4, .. }));
+        assert!(matches!(ask(&[1e9, 0.0], 0..1), SmoothingError::Resolution { .. }));
+        for shape in [[0, 1], [usize::MAX, 2]] {
+            let odd = Wave { shape };
+            let smoother = Smoother::new(&odd, Sigma::new(0.3).unwrap(), Seed::new(1));
+            let error =
+                smoother.samples(&Picture { identity: "a", pixels: &[] }, Stage::Pilot, 0..1).unwrap_err();
+            assert!(matches!(error, SmoothingError::Encoder { dimension: 3, .. }), "{error}");
+        }
     }
 }

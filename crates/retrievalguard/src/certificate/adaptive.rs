@@ -333,3 +333,21 @@ impl Bouts {
         wealth.retain(|_| again.next() == Some(false));
     }
 }
+
+#[cfg(test)]
+impl AdaptiveTest<'_> {
+    /// Highest log wealth of a single negative's bet on these samples, computed apart from the test's own state.
+    pub(super) fn replay(&self, pilot: &Samples, samples: &Samples) -> f64 {
+        let bouts = Bouts::new(&self.plan, pilot, &self.options).expect("the negative can be beaten");
+        let [(Opponent::Dangerous(half_space), wager)] = bouts.open.as_slice() else {
+            panic!("one open negative was expected")
+        };
+        let mut wealth = Wealth::new(wager.test.fractions);
+        for score in super::projection::scores(samples, self.plan.range, &half_space.direction) {
+            let score = f64::from(score);
+            wealth.see(wager.test.value(&wager.cells, wager.cells.cell(score), score));
+        }
+        wealth.settle();
+        wealth.highest()
+    }
+}

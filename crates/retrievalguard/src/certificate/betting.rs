@@ -306,24 +306,12 @@ impl Ladder {
     /// The nulls are nested, so testing in ascending order and stopping at the first failure needs no share of α.
     /// Rungs at or above `enough` need not be tested: the caller knows a smaller radius already.
     pub(crate) fn climb(&self, scores: &[f32], targets: &[f64], enough: f64) -> Vec<Option<f64>> {
-        let cells: Vec<u16> = scores.iter().map(|&score| self.cells.cell(f64::from(score)) as u16).collect();
+        let cells = self.places(scores);
         let strictest = targets.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mut reached = vec![None; targets.len()];
         let mut alive = vec![true; targets.len()];
         for (radius, test) in &self.rungs {
-            let highest = if test.hurdle <= 0.0 {
-                f64::INFINITY
-            } else {
-                let mut wealth = Wealth::new(test.fractions);
-                for (&cell, &score) in cells.iter().zip(scores) {
-                    wealth.see(test.value(&self.cells, usize::from(cell), f64::from(score)));
-                    if wealth.highest() >= strictest {
-                        break;
-                    }
-                }
-                wealth.settle();
-                wealth.highest()
-            };
+            let highest = self.wealth(test, &cells, scores, strictest);
             for ((reached, alive), &target) in reached.iter_mut().zip(&mut alive).zip(targets) {
                 *alive &= highest >= target;
                 if *alive {
@@ -335,6 +323,53 @@ impl Ladder {
             }
         }
         reached
+    }
+}
+
+/// One rung as it was tested.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rung {
+    pub(crate) radius: f64,
+    /// `y₀`.
+    pub(crate) hurdle: f64,
+    /// Highest log wealth, infinite where the hurdle is cleared without looking.
+    pub(crate) log_wealth: f64,
+}
+
+impl Ladder {
+    /// Highest log wealth of one rung; stops looking once it reaches `enough`.
+    fn wealth(&self, test: &DualTest, cells: &[u16], scores: &[f32], enough: f64) -> f64 {
+        if test.hurdle <= 0.0 {
+            return f64::INFINITY;
+        }
+        let mut wealth = Wealth::new(test.fractions);
+        for (&cell, &score) in cells.iter().zip(scores) {
+            wealth.see(test.value(&self.cells, usize::from(cell), f64::from(score)));
+            if wealth.highest() >= enough {
+                break;
+            }
+        }
+        wealth.settle();
+        wealth.highest()
+    }
+
+    /// The cell of every score.
+    fn places(&self, scores: &[f32]) -> Vec<u16> {
+        scores.iter().map(|&score| self.cells.cell(f64::from(score)) as u16).collect()
+    }
+
+    /// The rungs that were tested against one target, the first failure last.
+    pub(crate) fn trace(&self, scores: &[f32], target: f64) -> Vec<Rung> {
+        let cells = self.places(scores);
+        let mut trace = Vec::new();
+        for (radius, test) in &self.rungs {
+            let log_wealth = self.wealth(test, &cells, scores, target);
+            trace.push(Rung { radius: *radius, hurdle: test.hurdle, log_wealth });
+            if log_wealth < target {
+                break;
+            }
+        }
+        trace
     }
 }
 
@@ -376,6 +411,22 @@ mod tests {
                 assert!(mean - intercepts <= truth + 1e-12, "radius {radius}, score {score}");
             }
         }
+    }
+
+    #[test]
+    fn a_ladder_ends_at_its_first_failure_even_if_a_higher_rung_would_pass() {
+        let cells = Cells { edges: vec![-1.0, 1.0], scores: vec![0.0] };
+        let points = [(0.9, 1.0)];
+        let test = |radius, offset| (radius, DualTest::new(&cells, &points, radius, offset, sigma()));
+        // Passes, fails because its offset is above every score, would pass again.
+        let rungs = vec![test(0.1, 0.0), test(0.2, 0.95), test(0.3, 0.0)];
+        let ladder = Ladder { cells: cells.clone(), rungs };
+        let scores = vec![0.9_f32; 2_000];
+        let target = 100_f64.ln();
+        assert_eq!(ladder.climb(&scores, &[target], f64::INFINITY), [Some(0.1)]);
+        let trace = ladder.trace(&scores, target);
+        assert_eq!(trace.len(), 2);
+        assert!(trace[0].log_wealth >= target && trace[1].log_wealth < target, "{trace:?}");
     }
 
     #[test]

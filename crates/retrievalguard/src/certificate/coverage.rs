@@ -335,3 +335,195 @@ fn adaptive_tests_reach_a_true_target_with_far_fewer_samples_than_the_cap() {
         assert!(outcome.samples <= 1_024, "{rule:?} took {}", outcome.samples);
     }
 }
+
+/// A query at the in-line two-cell encoder, with continuous scatter so that choices differ between samples.
+fn scattered(random: &mut Random, n: usize) -> Samples {
+    let values = (0..n)
+        .flat_map(|_| {
+            let angle = (random.uniform() + random.uniform() - 1.0) as f32 * 1.4;
+            [0.95 * angle.cos(), 0.95 * angle.sin()]
+        })
+        .collect();
+    Samples::new(values, 2, NormBound::UNIT, Excess::Refuse).unwrap()
+}
+
+#[test]
+fn the_papers_certificates_are_their_formulas() {
+    let gallery = gallery(&[("right", [0.9, 0.1]), ("right", [0.3, 0.9]), ("wrong", [-0.8, 0.3])]);
+    let sigma = Sigma::new(0.5).unwrap();
+    let certifier = Certifier::new(&gallery, sigma, Alpha::new(0.02).unwrap())
+        .gallery_samples(SampleCount::new(50_000).unwrap());
+    let question = Question::new(Positives::Label(gallery.label_named("right").unwrap()), vec![]);
+    let query =
+        SampledQuery { pilot: scattered(&mut Random(1), 100), certifying: scattered(&mut Random(2), 20_000) };
+    let mean = query.certifying.mean();
+    let distance = |row| squared_distance(&mean, gallery.vector(row)).sqrt();
+    let margin = distance(2) - distance(0).min(distance(1));
+    let matrix = |n: f64, level: f64| (8.0 * (3.0 / level).ln() / (3.0 * n)).sqrt();
+    let free = |n: f64, level: f64| (1.0 + (2.0 * (1.0 / level).ln()).sqrt()) / n.sqrt();
+    let small = |n, level| f64::min(matrix(n, level), free(n, level));
+    let printed = margin - 4.0 * matrix(20_000.0, 0.02 / 4.0);
+    // Two positives: the level is shared over them, the query and the nearest negative.
+    let repaired = margin - 2.0 * small(20_000.0, 0.02 / 4.0) - 2.0 * small(50_000.0, 0.02 / 4.0);
+    let frozen = margin - 2.0 * small(20_000.0, 0.02);
+    let exact = |d: f64| 2.0 * 0.5 * normal::quantile(Probability::new(0.5 + d / 8.0).unwrap());
+    let linear = |d: f64| 0.5 * std::f64::consts::PI.sqrt() / (2.0 * 2_f64.sqrt()) * d;
+    for (name, lower, radius) in [
+        (CertificateName::Paper, printed, exact(printed)),
+        (CertificateName::PaperLinear, printed, linear(printed)),
+        (CertificateName::PaperRepaired, repaired, exact(repaired)),
+        (CertificateName::PaperFrozen, frozen, exact(frozen)),
+    ] {
+        let outcome = certifier.certify(name, &query, &question).unwrap();
+        let found = outcome.explain.number("lower margin").unwrap();
+        assert!((found - lower).abs() < 1e-6, "{name}: {found}, not {lower}");
+        let found = finite(outcome.verdict);
+        assert!((found - radius).abs() < 1e-6 && found <= radius, "{name}: {found}, not {radius}");
+    }
+}
+
+#[test]
+fn recall_at_k_is_tested_at_a_kth_of_alpha() {
+    // With two equal negatives, R_2 is the radius of one of them at half the level.
+    let gallery = gallery(&[("right", PLUS), ("wrong", MINUS), ("other", MINUS)]);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let alpha = Alpha::new(0.2).unwrap();
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), alpha);
+    let mut random = Random(3);
+    let (pilot, certifying) =
+        (cells(&mut random, 0.8, 100, PLUS, MINUS), cells(&mut random, 0.8, 500, PLUS, MINUS));
+    for form in [Form::Thresholds, Form::Betting] {
+        let samples = SampleCount::new(500).unwrap();
+        let plan = |top_k| {
+            let options = HalfSpaceOptions { top_k, form };
+            certifier.plan_half_space(&pilot, &question, samples, &options).unwrap()
+        };
+        let both = plan(2).certify(&certifying).unwrap().verdicts;
+        let half = plan(1).certify_at(&certifying, Alpha::new(0.1).unwrap()).unwrap().verdicts[0];
+        let whole = plan(1).certify_at(&certifying, alpha).unwrap().verdicts[0];
+        assert_eq!(both, [whole, half], "{form:?}");
+        assert!(finite(half) < finite(whole), "{form:?}: the level must be felt");
+    }
+}
+
+#[test]
+fn harmless_negatives_share_alpha_over_their_thresholds() {
+    // Enough copies of one negative that some are harmless; only those are kept.
+    let mut items = vec![ITEMS[0]];
+    items.extend([ITEMS[1]; 60]);
+    let gallery = gallery(&items);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.1).unwrap());
+    let (pilot, certifying) = (scattered(&mut Random(5), 200), scattered(&mut Random(6), 1_000));
+    let options = HalfSpaceOptions::default();
+    let mut plan =
+        certifier.plan_half_space(&pilot, &question, SampleCount::new(1_000).unwrap(), &options).unwrap();
+    plan.dangerous.clear();
+    let harmless = plan.harmless[0];
+    let found = finite(plan.certify(&certifying).unwrap().verdicts[0]);
+
+    let thresholds = harmless.thresholds(plan.range);
+    let scores = super::projection::scores(&certifying, plan.range, &[1.0, 0.0]);
+    let mut counts = vec![0; thresholds.len()];
+    count_above(&scores, &thresholds, &mut counts);
+    let radius = |level: f64| {
+        let mut table = super::thresholds::ScoreTable::new(1_000, level);
+        let bounds: Vec<f64> = counts.iter().map(|&count| table.score(count)).collect();
+        let bound = StepBound::new(&thresholds, bounds.into_iter(), plan.range, Sigma::new(1.0).unwrap());
+        bound.radius(0.0).unwrap()
+    };
+    assert!((found - radius(0.1 / 12.0)).abs() < 1e-6, "{found} {}", radius(0.1 / 12.0));
+    assert!(radius(0.1) > found + 1e-3, "the share must be felt");
+}
+
+#[test]
+fn a_certificate_is_its_pilots_plan_applied_to_fresh_samples() {
+    let gallery = gallery(&[
+        ("right", [0.9, 0.1]),
+        ("right", [0.8, -0.3]),
+        ("wrong", [0.2, 0.9]),
+        ("other", [0.1, -0.9]),
+    ]);
+    let question = Question::new(Positives::Label(gallery.label_named("right").unwrap()), vec![]);
+    let certifier = Certifier::new(&gallery, Sigma::new(0.5).unwrap(), Alpha::new(0.1).unwrap());
+    let query =
+        SampledQuery { pilot: scattered(&mut Random(7), 150), certifying: scattered(&mut Random(8), 1_500) };
+    let options = HalfSpaceOptions::default();
+    let samples = SampleCount::new(1_500).unwrap();
+    let planned = |chooser: &Samples| {
+        let plan = certifier.plan_half_space(chooser, &question, samples, &options).unwrap();
+        finite(plan.certify(&query.certifying).unwrap().verdicts[0])
+    };
+    let found = finite(certifier.half_space(&query, &question, &options).unwrap().verdicts[0]);
+    assert_eq!(found, planned(&query.pilot));
+    assert_ne!(found, planned(&query.certifying), "the case must tell the two apart");
+}
+
+#[test]
+fn similarity_is_measured_against_the_vector_as_it_is() {
+    // ⟨g, v⟩ = 2(2Φ(m) − 1) stays above 0.5 until 2Φ(m − r) − 1 = 0.25.
+    let gallery = gallery(&[("long", [2.0, 0.0])]);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(1e-4).unwrap());
+    let p = normal::distribution(1.5);
+    let mut random = Random(9);
+    let query = SampledQuery {
+        pilot: cells(&mut random, p, 500, PLUS, MINUS),
+        certifying: cells(&mut random, p, 50_000, PLUS, MINUS),
+    };
+    let truth = 1.5 - normal::quantile(Probability::new(0.625).unwrap());
+    let found =
+        finite(certifier.similarity(&query, 0, Similarity::Above(0.5), Form::ByPilot).unwrap().verdict);
+    assert!(found <= truth && found > 0.93 * truth, "{found} {truth}");
+}
+
+#[test]
+fn an_adaptive_bet_is_won_exactly_when_its_wealth_reaches_one_over_alpha() {
+    let gallery = gallery(&ITEMS);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let alpha = Alpha::new(0.2).unwrap();
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), alpha);
+    let mut options =
+        AdaptiveOptions::new(TargetRadius::new(MARGIN * 0.98).unwrap(), SampleCount::new(60).unwrap());
+    options.first = SampleCount::new(60).unwrap();
+    let p = normal::distribution(MARGIN);
+    let mut random = Random(10);
+    let (mut won, mut between) = (0, 0);
+    for repetition in 0..400 {
+        let pilot = cells(&mut random, p, 60, PLUS, MINUS);
+        let samples = cells(&mut random, p, 60, PLUS, MINUS);
+        let mut test = AdaptiveTest::new(&certifier, &pilot, &question, &options).unwrap();
+        test.see(&samples).unwrap();
+        let highest = test.replay(&pilot, &samples);
+        let reached = test.outcome().decision == Decision::Reached;
+        assert_eq!(reached, highest >= -alpha.get().ln(), "repetition {repetition}: log wealth {highest}");
+        won += u32::from(reached);
+        between += u32::from(!reached && highest >= -(2.0 * alpha.get()).ln());
+    }
+    assert!(won >= 3 && between >= 3, "{won} won, {between} would be won at twice the level");
+}
+
+#[test]
+fn betting_certificates_are_taken_at_alpha() {
+    let gallery = gallery(&ITEMS);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.05).unwrap());
+    let mut random = Random(11);
+    let p = normal::distribution(MARGIN);
+    let options = HalfSpaceOptions { top_k: 1, form: Form::Betting };
+    let mut gained = 0.0;
+    for _ in 0..30 {
+        let (pilot, certifying) =
+            (cells(&mut random, p, 100, PLUS, MINUS), cells(&mut random, p, 300, PLUS, MINUS));
+        let plan =
+            certifier.plan_half_space(&pilot, &question, SampleCount::new(300).unwrap(), &options).unwrap();
+        let super::plan::Test::Betting { half_space, ladder } = &plan.dangerous[0].test else {
+            panic!("betting was asked for")
+        };
+        let scores = super::projection::scores(&certifying, plan.range, &half_space.direction);
+        let climb = |level: f64| ladder.climb(&scores, &[-level.ln()], f64::INFINITY)[0].unwrap_or(0.0);
+        let found = finite(plan.certify(&certifying).unwrap().verdicts[0]);
+        assert_eq!(found, climb(0.05));
+        gained += climb(0.1) - found;
+    }
+    assert!(gained > 0.0, "the level must be felt");
+}

@@ -5,6 +5,7 @@
 //! and the smallest is the query's. Each negative is tested at the full level: an error matters only for the one
 //! whose true radius is smallest (section 2.5).
 
+use super::betting::Ladder;
 use super::plan::{Harmless, HashTables, Opponent, Planner, Test};
 use super::projection::{for_each_score, narrow, scores, scores_in_all};
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
@@ -13,7 +14,7 @@ use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, Radius, SampledQuery,
     Verdict, check_alike, range_of,
 };
-use crate::gallery::{Question, SearchError};
+use crate::gallery::Question;
 use crate::normal;
 use crate::{Alpha, SampleCount, Samples};
 
@@ -48,6 +49,8 @@ impl Default for HalfSpaceOptions {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HalfSpaceOutcome {
     /// Verdict for Recall@1, Recall@2, …; each is valid at `α` by itself.
+    ///
+    /// Recall@j is tested at `α/j`, so a deeper radius can come out below a shallower one, which then holds for it, too.
     pub verdicts: Vec<Verdict>,
     /// Certifying samples used.
     pub samples: u32,
@@ -77,6 +80,26 @@ pub struct HalfSpacePlan<'a> {
 
 impl<'a> Certifier<'a> {
     /// Radii for Recall@1 to Recall@k.
+    ///
+    /// ```
+    /// use retrievalguard::certificate::{Certifier, Form, HalfSpaceOptions, SampledQuery};
+    /// use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+    /// use retrievalguard::{Alpha, Excess, NormBound, Samples, Sigma};
+    ///
+    /// let names = |word: &str| (0..3).map(|row| format!("{word} {row}")).collect::<Vec<_>>();
+    /// let vectors = vec![1.0, 0.0, -1.0, 0.0, 0.0, -1.0];
+    /// let gallery = Gallery::new(vectors, 2, names("item"), &names("label"), Metric::Euclidean)?;
+    /// let near = |count| Samples::new([0.9, 0.1].repeat(count), 2, NormBound::UNIT, Excess::Refuse);
+    /// let query = SampledQuery { pilot: near(100)?, certifying: near(1_000)? };
+    /// // The same item stays first, and stays among the first two.
+    /// let question = Question::new(Positives::Item(0), vec![]);
+    /// let options = HalfSpaceOptions { top_k: 2, form: Form::ByPilot };
+    /// let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
+    /// let outcome = certifier.half_space(&query, &question, &options)?;
+    /// assert!(outcome.verdicts.iter().all(|verdict| verdict.radius().is_some()));
+    /// println!("{}", outcome.explain);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn half_space(
         &self,
         query: &SampledQuery,
@@ -181,7 +204,7 @@ impl HalfSpacePlan<'_> {
 
         let radii: Vec<Radius> =
             (0..self.top_k).map(|rank| nth_smallest(&found, rank).unwrap_or(BEATEN)).collect();
-        self.explain_weakest(&found, samples, &mut tables[0], &mut explain);
+        self.explain_weakest(&found, samples, levels[0], &mut tables[0], &mut explain);
         explain.add("radius", radii[0].get(), "theory 2.4, 2.5");
         let verdicts = radii
             .iter()
@@ -323,6 +346,7 @@ impl HalfSpacePlan<'_> {
         &self,
         found: &[NegativeRadii],
         samples: &Samples,
+        level: f64,
         table: &mut HashTables,
         explain: &mut Explanation,
     ) {
@@ -335,7 +359,16 @@ impl HalfSpacePlan<'_> {
             .add("deciding negative", gallery.identity(weakest.negative), "theory 2.4")
             .add("its label", gallery.label_name(gallery.label(weakest.negative)), "theory 2.4");
         let Some(opponent) = weakest.dangerous.map(|place| &self.dangerous[place]) else {
-            explain.add("form", "thresholds from two moments of the pilot", "theory 2.6");
+            let harmless = self.harmless.iter().find(|one| one.negative == weakest.negative);
+            if let Some(harmless) = harmless
+                && let Separation::Open(half_space) = self.separate(harmless)
+            {
+                explain.add("positive rows", vec![harmless.positive as f64], "theory 2.1");
+                explain_half_space(&half_space, samples, explain);
+                let (thresholds, sharing) = (harmless.thresholds(self.range), Harmless::most_thresholds());
+                let counting = Counting { half_space: &half_space, thresholds: &thresholds, sharing };
+                counting.explain(samples, self.range, table, explain);
+            }
             return;
         };
         let rows = opponent.positives.iter().map(|&(row, _)| row as f64).collect::<Vec<_>>();
@@ -354,15 +387,13 @@ impl HalfSpacePlan<'_> {
             }
             Test::Thresholds { half_space, thresholds } => {
                 explain_half_space(half_space, samples, explain);
-                explain_thresholds(half_space, thresholds, samples, self.range, table, explain);
+                let counting = Counting { half_space, thresholds, sharing: thresholds.len() };
+                counting.explain(samples, self.range, table, explain);
             }
             Test::Betting { half_space, ladder } => {
                 explain_half_space(half_space, samples, explain);
-                explain.add("form", "dual betting test", "theory 2.3, second form").add(
-                    "radii tried",
-                    ladder.rungs.iter().map(|(radius, _)| *radius).collect::<Vec<_>>(),
-                    "theory 2.3, second form",
-                );
+                let scores = scores(samples, self.range, &half_space.direction);
+                explain_ladder(ladder, &scores, level, explain);
             }
         }
     }
@@ -373,34 +404,47 @@ fn explain_half_space(half_space: &HalfSpace, samples: &Samples, explain: &mut E
     explain.add("threshold s", half_space.offset, "theory 2.1").add("mean score", mean, "theory 2.1");
 }
 
-fn explain_thresholds(
-    half_space: &HalfSpace,
-    thresholds: &[f32],
-    samples: &Samples,
-    range: f64,
-    table: &mut HashTables,
-    explain: &mut Explanation,
-) {
-    let counts = count_scores(samples, range, half_space, thresholds);
-    let scores: Vec<f64> = counts.iter().map(|&count| table.score(thresholds.len(), count)).collect();
-    let list = |values: &mut dyn Iterator<Item = f64>| values.collect::<Vec<f64>>();
+pub(super) fn explain_ladder(ladder: &Ladder, scores: &[f32], level: f64, explain: &mut Explanation) {
+    let statement = "theory 2.3, second form";
+    let trace = ladder.trace(scores, -level.ln());
     explain
-        .add("form", "thresholds with Clopper–Pearson bounds", "theory 2.3, first form")
-        .add(
-            "thresholds",
-            list(&mut thresholds.iter().map(|&place| f64::from(place))),
-            "theory 2.3, first form",
-        )
-        .add(
-            "samples above",
-            list(&mut counts.iter().map(|&count| f64::from(count))),
-            "theory 2.3, first form",
-        )
-        .add(
-            "lower bounds",
-            list(&mut scores.iter().map(|&score| normal::distribution(score))),
-            "theory 2.3, first form",
-        );
+        .add("form", "dual betting test", statement)
+        .add("log wealth needed", -level.ln(), statement)
+        .add("radii tested", trace.iter().map(|rung| rung.radius).collect::<Vec<_>>(), statement)
+        .add("hurdles y0", trace.iter().map(|rung| rung.hurdle).collect::<Vec<_>>(), statement)
+        .add("log wealth reached", trace.iter().map(|rung| rung.log_wealth).collect::<Vec<_>>(), statement);
+}
+
+/// A half-space, its thresholds, and how many share the level.
+pub(super) struct Counting<'a> {
+    pub(super) half_space: &'a HalfSpace,
+    pub(super) thresholds: &'a [f32],
+    pub(super) sharing: usize,
+}
+
+impl Counting<'_> {
+    /// Every number of the threshold form.
+    pub(super) fn explain(
+        &self,
+        samples: &Samples,
+        range: f64,
+        table: &mut HashTables,
+        explain: &mut Explanation,
+    ) {
+        let statement = "theory 2.3, first form";
+        let counts = count_scores(samples, range, self.half_space, self.thresholds);
+        let bounds = counts.iter().map(|&count| normal::distribution(table.score(self.sharing, count)));
+        explain
+            .add("form", "thresholds with Clopper–Pearson bounds", statement)
+            .add("thresholds sharing alpha", self.sharing, statement)
+            .add(
+                "thresholds",
+                self.thresholds.iter().map(|&place| f64::from(place)).collect::<Vec<_>>(),
+                statement,
+            )
+            .add("samples above", counts.iter().map(|&count| f64::from(count)).collect::<Vec<_>>(), statement)
+            .add("lower bounds", bounds.collect::<Vec<_>>(), statement);
+    }
 }
 
 /// Scores that are kept at once while dangerous negatives are tested.
@@ -420,7 +464,12 @@ fn nth_smallest(found: &[NegativeRadii], rank: usize) -> Option<Radius> {
 }
 
 /// How many samples score above each threshold.
-fn count_scores(samples: &Samples, range: f64, half_space: &HalfSpace, thresholds: &[f32]) -> Vec<u32> {
+pub(super) fn count_scores(
+    samples: &Samples,
+    range: f64,
+    half_space: &HalfSpace,
+    thresholds: &[f32],
+) -> Vec<u32> {
     let mut counts = vec![0; thresholds.len()];
     for_each_score(
         samples,
@@ -430,97 +479,4 @@ fn count_scores(samples: &Samples, range: f64, half_space: &HalfSpace, threshold
         |_, _, scores| count_above(scores, thresholds, &mut counts),
     );
     counts
-}
-
-/// On which side of a threshold a similarity must stay.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Similarity {
-    /// `⟨g, v⟩` stays above the threshold: the pair is accepted.
-    Above(f64),
-    /// `⟨g, v⟩` stays below the threshold: the pair is rejected.
-    Below(f64),
-}
-
-impl Certifier<'_> {
-    /// Radius inside which the similarity `⟨g(x+δ), v⟩` to a gallery row stays on its side (theory, section 2.7).
-    ///
-    /// No search is involved: verification and copy detection ask exactly this. [`Verdict::Misretrieved`] means that
-    /// the certifying mean already lies on the other side.
-    pub fn similarity(
-        &self,
-        query: &SampledQuery,
-        row: usize,
-        side: Similarity,
-        form: Form,
-    ) -> Result<Outcome, CertificateError> {
-        self.check_dimension(&query.pilot)?;
-        check_alike(&query.pilot, &query.certifying)?;
-        if row >= self.gallery.len() {
-            return Err(SearchError::RowOutOfRange { query: 0, row, length: self.gallery.len() }.into());
-        }
-        let vector = self.gallery.vector(row);
-        let norm = self.gallery.squared_norm(row).sqrt();
-        if norm == 0.0 {
-            return Err(CertificateError::ZeroVector);
-        }
-        let (sign, threshold) = match side {
-            Similarity::Above(threshold) => (1.0, threshold),
-            Similarity::Below(threshold) => (-1.0, threshold),
-        };
-        if !threshold.is_finite() {
-            return Err(CertificateError::SimilarityThreshold(threshold));
-        }
-        let samples = &query.certifying;
-        let range = range_of(samples);
-        let direction: Vec<f64> = vector.iter().map(|&value| sign * f64::from(value) / norm).collect();
-        let exact = sign * threshold / norm;
-        let offset = exact + (exact.abs() + range) * (vector.len() as f64 + 16.0) * f64::EPSILON;
-        let mean: f64 = samples.mean().iter().zip(&direction).map(|(left, right)| left * right).sum();
-
-        let mut explain = Explanation::default();
-        explain.add("samples n", samples.count(), "theory 2.7").add("threshold s", offset, "theory 2.7").add(
-            "mean score",
-            mean,
-            "theory 2.7",
-        );
-        let radius = if offset < -range {
-            Some(Radius::Unbounded)
-        } else if offset >= range {
-            None
-        } else {
-            let half_space = HalfSpace { direction, offset };
-            let planner = Planner {
-                gallery: self.gallery,
-                pilot: &query.pilot,
-                sigma: self.sigma,
-                range,
-                level: self.alpha.get(),
-                samples: samples.count(),
-                form,
-                top_k: 1,
-            };
-            let mut table = HashTables::new(samples.count(), self.alpha.get());
-            match planner.settle(planner.sketch(half_space, &mut table)) {
-                Test::Always => Some(Radius::Unbounded),
-                Test::Never => None,
-                Test::Thresholds { half_space, thresholds } => {
-                    explain_thresholds(&half_space, &thresholds, samples, range, &mut table, &mut explain);
-                    let counts = count_scores(samples, range, &half_space, &thresholds);
-                    let scores = counts.iter().map(|&count| table.score(thresholds.len(), count));
-                    let bound = StepBound::new(&thresholds, scores, range, self.sigma);
-                    bound.radius(half_space.offset).map(Radius::Finite)
-                }
-                Test::Betting { half_space, ladder } => {
-                    explain.add("form", "dual betting test", "theory 2.3, second form");
-                    let scores = scores(samples, range, &half_space.direction);
-                    ladder.climb(&scores, &[-self.alpha.get().ln()], f64::INFINITY)[0].map(Radius::Finite)
-                }
-            }
-        };
-        if let Some(radius) = radius {
-            explain.add("radius", radius.get(), "theory 2.7");
-        }
-        let verdict = Verdict::from_radius(mean > offset, radius);
-        Ok(Outcome { name: CertificateName::HalfSpace, verdict, samples: samples.count(), explain })
-    }
 }

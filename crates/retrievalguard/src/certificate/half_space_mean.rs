@@ -5,7 +5,7 @@
 //! the others an empirical Bernstein bound from the covariance of the sample; each negative has one bound, fixed on
 //! the pilot, at the full level.
 
-use super::betting::{mean_lower_bound, plan_bets};
+use super::betting::{BETS, mean_lower_bound, plan_bets};
 use super::law::Law;
 use super::projection::scores;
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
@@ -91,6 +91,8 @@ impl Certifier<'_> {
         explain
             .add("samples n", samples.count(), "theory 2.2")
             .add("pilot samples", query.pilot.count(), "theory 0, pilot")
+            .add("norm bound F", samples.norm_bound().get(), "theory 0")
+            .add("sigma", self.sigma.get(), "theory 0")
             .add("alpha", self.alpha.get(), "theory 2.5");
         let name = CertificateName::HalfSpaceMean;
         let Some(before) = parties.wrong_before_right(self.gallery, &mean) else {
@@ -194,20 +196,25 @@ impl Certifier<'_> {
         pairings
     }
 
-    /// Betting bound on the mean score, its bets planned on the pilot.
-    fn bet_on_mean(&self, half_space: &HalfSpace, query: &SampledQuery, range: f64, most: f64) -> f64 {
-        let SampledQuery { pilot, certifying: samples } = query;
-        let law = Law::new(scores(pilot, range, &half_space.direction), range, pilot.dimension());
+    /// Bets on the mean score, planned for where the bound is expected to end.
+    fn mean_bets(&self, law: &Law, samples: u32, range: f64) -> [f64; BETS] {
         let expected = law.mean() + range;
         // Where the bound is expected to end: one standard error times the usual quantile below the mean.
         let points = law.points();
         let variance: f64 =
             points.iter().map(|&(score, mass)| mass * (score + range - expected).powi(2)).sum();
-        let width = (2.0 * variance * -self.alpha.get().ln() / f64::from(samples.count())).sqrt();
+        let width = (2.0 * variance * -self.alpha.get().ln() / f64::from(samples)).sqrt();
         let hurdle = (expected - width).max(0.05 * expected).max(1e-9 * range);
         let values: Vec<(f64, f64)> =
             points.iter().map(|&(score, mass)| ((score + range).max(0.0) / hurdle, mass)).collect();
-        let (fractions, _) = plan_bets(&values);
+        plan_bets(&values).0
+    }
+
+    /// Betting bound on the mean score, its bets planned on the pilot.
+    fn bet_on_mean(&self, half_space: &HalfSpace, query: &SampledQuery, range: f64, most: f64) -> f64 {
+        let SampledQuery { pilot, certifying: samples } = query;
+        let law = Law::new(scores(pilot, range, &half_space.direction), range, pilot.dimension());
+        let fractions = self.mean_bets(&law, samples.count(), range);
         let scores = scores(samples, range, &half_space.direction);
         mean_lower_bound(&scores, range, fractions, self.alpha.get(), (most + range).min(2.0 * range))
             - range
@@ -278,5 +285,52 @@ impl Moments {
         mean - (2.0 * variance * log / self.count).sqrt()
             - 14.0 * range * log / (3.0 * (self.count - 1.0))
             - rounding(self.count as u32, dimension) * range
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Excess;
+    use crate::gallery::{Gallery, Metric, Positives};
+
+    fn coins(plus: usize, minus: usize) -> Samples {
+        let values = [1.0_f32, 0.0].repeat(plus).into_iter().chain([-1.0, 0.0].repeat(minus)).collect();
+        Samples::new(values, 2, NormBound::UNIT, Excess::Refuse).unwrap()
+    }
+
+    #[test]
+    fn the_bernstein_bound_is_its_formula() {
+        let samples = coins(900, 100);
+        let half_space = HalfSpace { direction: vec![1.0, 0.0], offset: 0.0 };
+        let found = Moments::new(&samples, &samples.mean()).mean_lower_bound(&half_space, 0.05, 1.0);
+        // Mean 0.8, unbiased variance 0.36·1000/999.
+        let log = 40_f64.ln();
+        let expected =
+            0.8 - (2.0 * 0.36 * 1_000.0 / 999.0 * log / 1_000.0).sqrt() - 14.0 * log / (3.0 * 999.0);
+        assert!(found <= expected && expected - found < 1e-3, "{found} {expected}");
+    }
+
+    #[test]
+    fn the_betting_bound_is_taken_at_alpha_with_bets_from_the_pilot() {
+        let gallery = Gallery::new(
+            vec![1.0, 0.0, -1.0, 0.0],
+            2,
+            vec!["a".into(), "b".into()],
+            &["a", "b"],
+            Metric::Euclidean,
+        )
+        .unwrap();
+        let certifier = Certifier::new(&gallery, Sigma::new(0.5).unwrap(), crate::Alpha::new(0.03).unwrap());
+        let query = SampledQuery { pilot: coins(80, 20), certifying: coins(850, 150) };
+        let outcome = certifier.half_space_mean(&query, &Question::new(Positives::Item(0), vec![])).unwrap();
+        let range = range_of(&query.pilot);
+        let law = Law::new(scores(&query.pilot, range, &[1.0, 0.0]), range, 2);
+        let bets = certifier.mean_bets(&law, 1_000, range);
+        let values = scores(&query.certifying, range, &[1.0, 0.0]);
+        let bound = |level| mean_lower_bound(&values, range, bets, level, 2.0 * range) - range;
+        let found = outcome.explain.number("lower mean score").unwrap();
+        assert!((found - bound(0.03)).abs() < 1e-6, "{found} {}", bound(0.03));
+        assert!((found - bound(0.06)).abs() > 1e-3, "the level must be felt");
     }
 }

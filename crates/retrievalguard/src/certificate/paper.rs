@@ -98,6 +98,15 @@ pub fn mean_shift_bound(samples: u32, level: f64, norm_bound: NormBound) -> f64 
 
 /// The smaller of the two bounds; both are free of data, so the choice costs nothing.
 ///
+/// ```
+/// use retrievalguard::certificate::{concentration, matrix_concentration, mean_shift_bound};
+/// use retrievalguard::NormBound;
+///
+/// let bound = concentration(10_000, 128, 0.01, NormBound::UNIT);
+/// assert!(bound <= mean_shift_bound(10_000, 0.01, NormBound::UNIT));
+/// assert!(bound <= matrix_concentration(10_000, 128, 0.01, NormBound::UNIT));
+/// ```
+///
 /// Paper: Lemma 3.6. Departure: the matrix bound is used only where its constant 3/8 is safe, `ε ≤ F/2`.
 pub fn concentration(samples: u32, dimension: usize, level: f64, norm_bound: NormBound) -> f64 {
     let free = mean_shift_bound(samples, level, norm_bound);
@@ -144,7 +153,11 @@ impl Certifier<'_> {
         let samples = &query.certifying;
         let mut explain = Explanation::default();
         let (n, bound) = (samples.count(), samples.norm_bound());
-        explain.add("samples n", n, "Algorithm 1").add("norm bound F", bound.get(), "Lemma 3.3");
+        explain
+            .add("samples n", n, "Algorithm 1")
+            .add("dimension k", samples.dimension(), "Lemma 3.6")
+            .add("sigma", self.sigma.get(), "Lemma 3.3")
+            .add("norm bound F", bound.get(), "Lemma 3.3");
         let sides = self.gallery.nearest_sides(&samples.mean(), |_| question)?.remove(0);
         let (Some(positive), Some(negative)) = (sides.positive, sides.negative) else {
             explain.add("positives", parties.positives.len(), "Definition 3.1");

@@ -35,6 +35,21 @@ enum Rule {
 
 impl Certifier<'_> {
     /// Counts the votes of a set of samples for the answer in question.
+    ///
+    /// ```
+    /// use retrievalguard::certificate::{Ballot, Certifier};
+    /// use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+    /// use retrievalguard::{Alpha, Excess, NormBound, Samples, Sigma};
+    ///
+    /// let names = |word: &str| vec![format!("{word} 0"), format!("{word} 1")];
+    /// let gallery = Gallery::new(vec![1.0, 0.0, -1.0, 0.0], 2, names("item"), &names("label"), Metric::Euclidean)?;
+    /// let samples = Samples::new(vec![0.9, 0.0, 0.8, 0.1, -0.7, 0.0], 2, NormBound::UNIT, Excess::Refuse)?;
+    /// let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
+    /// let ballot = certifier.ballot(&samples, &Question::new(Positives::Item(0), vec![]))?;
+    /// assert_eq!(ballot, Ballot { right: 2, rival: 1, total: 3 });
+    /// assert_eq!(certifier.elect(&samples, &[])?, gallery.label_named("label 0"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn ballot(&self, samples: &Samples, question: &Question) -> Result<Ballot, CertificateError> {
         self.check_dimension(samples)?;
         let sides = self.gallery.nearest_sides(samples.values(), |_| question)?;
