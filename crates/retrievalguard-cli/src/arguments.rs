@@ -1,9 +1,10 @@
 //! Flags that several commands share.
 
+use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use retrievalguard::certificate::CertificateName;
 use retrievalguard::{Excess, Seed};
@@ -12,6 +13,8 @@ use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, Dataset, DatasetOptions, Format, NamedSplit, Record, Role, open,
 };
 use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder, Provider};
+
+use crate::progress::tell;
 
 /// Which encoder runs, and on what.
 #[derive(Args, Debug)]
@@ -51,6 +54,12 @@ impl EngineArgs {
 
     /// Opens the model under its contract and tells once what a person should know.
     pub(crate) fn open(&self, model: &Path, contract: Option<&Path>) -> anyhow::Result<OnnxEmbedder> {
+        // Asked first: whoever misspells the model does not want to hear of its contract.
+        let found =
+            fs::metadata(model).with_context(|| format!("model `{}` cannot be read", model.display()))?;
+        if !found.is_file() {
+            bail!("model `{}` is not a file, wanted an ONNX file", model.display());
+        }
         let contract = match contract {
             Some(path) => Contract::read(path)?,
             None => Contract::for_model(model)?,
@@ -58,10 +67,10 @@ impl EngineArgs {
         let embedder = OnnxEmbedder::open(model, contract, &self.options())
             .with_context(|| format!("cannot use model `{}`", model.display()))?;
         for notice in embedder.notices() {
-            eprintln!("note: {notice}");
+            tell(format_args!("note: {notice}"));
         }
         if embedder.facts().quantised {
-            eprintln!("note: the model is quantised; certificates are about the quantised network");
+            tell(format_args!("note: the model is quantised; certificates are about the quantised network"));
         }
         Ok(embedder)
     }
@@ -144,7 +153,7 @@ impl DataArgs {
         };
         let mut data: Dataset = open(path, self.format, DatasetOptions { boxes })?;
         if data.ignored_files > 0 {
-            eprintln!("note: {} files in `{}` are not pictures", data.ignored_files, path.display());
+            tell(format_args!("note: {} files in `{}` are not pictures", data.ignored_files, path.display()));
         }
         if let Some(split) = self.split {
             data = data.select(split)?;
@@ -153,7 +162,7 @@ impl DataArgs {
         records.retain(|record| [role, Role::Both, Role::Unassigned].contains(&record.role));
         if records.is_empty() {
             let what = if role == Role::Query { "queries" } else { "gallery items" };
-            anyhow::bail!("`{}` marks none of its pictures as {what}", path.display());
+            bail!("`{}` marks none of its pictures as {what}", path.display());
         }
         Ok(records)
     }
@@ -191,9 +200,9 @@ pub(crate) fn secret_seed() -> anyhow::Result<Seed> {
 /// Names what was left out.
 pub(crate) fn tell_skipped(skipped: &[(String, String)]) {
     for (identity, reason) in skipped {
-        eprintln!("skipped: {identity}: {reason}");
+        tell(format_args!("skipped: {identity}: {reason}"));
     }
     if !skipped.is_empty() {
-        eprintln!("{} broken pictures were skipped", skipped.len());
+        tell(format_args!("{} broken pictures were skipped", skipped.len()));
     }
 }

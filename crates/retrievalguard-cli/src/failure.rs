@@ -1,23 +1,80 @@
 //! What an error means for the exit status, and how it is told.
 
+use std::error::Error;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use retrievalguard::SmoothingError;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::journal::JournalError;
+use retrievalguard::storage::manifest::StorageError;
 use retrievalguard_encoder::pipeline::PipelineError;
+use retrievalguard_encoder::table::TableError;
 
 /// Bad input: 2. Work that failed though the input was good: 1.
 fn status(error: &anyhow::Error) -> u8 {
-    let failed = error.chain().any(|cause| {
-        cause.is::<WriteError>()
-            || matches!(cause.downcast_ref(), Some(JournalError::Write { .. } | JournalError::InUse { .. }))
-            || matches!(cause.downcast_ref(), Some(SmoothingError::Embedder { .. }))
-            || matches!(cause.downcast_ref(), Some(PipelineError::Stopped { .. }))
-            || cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() != io::ErrorKind::NotFound)
-    });
+    let failed =
+        error.chain().any(|cause| work_failed(cause) || cause.downcast_ref().is_some_and(is_failure));
     if failed { 1 } else { 2 }
+}
+
+/// Whether a result could not be computed or written; a transparent wrapper hides what it wraps, so it is opened.
+fn work_failed(cause: &(dyn Error + 'static)) -> bool {
+    let journal = |error: &JournalError| matches!(error, JournalError::Write(_) | JournalError::InUse { .. });
+    let encoder = |error: &SmoothingError| matches!(error, SmoothingError::Embedder { .. });
+    let storage = |error: &StorageError| matches!(error, StorageError::Write(_));
+    let table = |error: &TableError| matches!(error, TableError::Write(_));
+    let pipeline = |error: &PipelineError| match error {
+        PipelineError::Write(_) | PipelineError::Stopped { .. } => true,
+        PipelineError::Journal(error) => journal(error),
+        PipelineError::Smoothing(error) => encoder(error),
+        PipelineError::Storage(error) => storage(error),
+        PipelineError::Table(error) => table(error),
+        _ => false,
+    };
+    cause.is::<WriteError>()
+        || cause.downcast_ref().is_some_and(journal)
+        || cause.downcast_ref().is_some_and(encoder)
+        || cause.downcast_ref().is_some_and(storage)
+        || cause.downcast_ref().is_some_and(table)
+        || cause.downcast_ref().is_some_and(pipeline)
+}
+
+/// Whether the system failed, rather than a name that leads nowhere or to something else.
+fn is_failure(error: &io::Error) -> bool {
+    use io::ErrorKind;
+
+    let writing = error.get_ref().is_some_and(|inner| inner.is::<WriteError>());
+    let input = matches!(
+        error.kind(),
+        ErrorKind::NotFound
+            | ErrorKind::PermissionDenied
+            | ErrorKind::IsADirectory
+            | ErrorKind::NotADirectory
+            | ErrorKind::InvalidFilename
+            | ErrorKind::InvalidInput
+            | ErrorKind::InvalidData
+            | ErrorKind::UnexpectedEof
+    );
+    writing || !input
+}
+
+/// Standard output, whose errors say so.
+pub(crate) struct StandardOutput<W>(pub(crate) W);
+
+impl<W: Write> Write for StandardOutput<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(named)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(named)
+    }
+}
+
+fn named(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), WriteError::new(Path::new("standard output"), error))
 }
 
 /// Prints the causes one per line, then a hint where there is one.
@@ -58,7 +115,7 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
             Some("make the gallery again with `retrievalguard index` and the queries' model and sigma")
         }
         Some(PipelineError::Journal(JournalError::OtherRun { .. })) => {
-            Some("give another --out, or remove the journal to start over")
+            Some("write to another directory, or remove the journal to start over")
         }
         Some(PipelineError::Picture(_)) => Some("--skip-broken leaves broken pictures out and counts them"),
         Some(_) | None => None,

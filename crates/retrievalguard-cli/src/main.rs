@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         Ok(invocation) => invocation,
         Err(error) => error.exit(),
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = failure::StandardOutput(std::io::stdout().lock());
     let result = commands::run(&invocation.command, &mut out).and_then(|()| Ok(out.flush()?));
     match result {
         Ok(()) => ExitCode::SUCCESS,

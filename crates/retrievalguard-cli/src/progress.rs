@@ -1,6 +1,7 @@
 //! How a long run shows itself: a bar on a terminal, plain lines elsewhere; and how it is stopped.
 
-use std::io::IsTerminal;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,11 @@ use retrievalguard_encoder::pipeline::Observer;
 
 /// Lines appear at most this often where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Says a line on standard error; if nobody can hear it, the work goes on.
+pub(crate) fn tell(words: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{words}");
+}
 
 /// Shows progress on standard error and stops the run on the first Ctrl-C; the second ends the process.
 pub(crate) struct Progress {
@@ -40,7 +46,7 @@ impl Progress {
                 log::warn!("Ctrl-C will end this process at once: {error}");
             }
         }
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}  {per_sec}  ETA {eta}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -80,7 +86,7 @@ impl Observer for Progress {
             } else {
                 String::new()
             };
-            eprintln!("{} {done}/{total}, {rate:.2} per second{left}", self.what);
+            tell(format_args!("{} {done}/{total}, {rate:.2} per second{left}", self.what));
             lines.last = Some(Instant::now());
         }
     }

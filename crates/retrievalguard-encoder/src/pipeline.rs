@@ -93,14 +93,6 @@ pub enum PipelineError {
     /// A parameter is out of its range.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
-    /// A picture file vanished while the data set was hashed.
-    #[error("cannot read picture file `{path}`")]
-    Read {
-        /// The file.
-        path: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
     /// Nothing is left to work on.
     #[error("no picture is left: all {skipped} were skipped as broken")]
     NothingLeft {
@@ -129,20 +121,21 @@ pub trait Observer: Sync {
 }
 
 /// Digest of a data set: identities, labels, boxes and the bytes of every picture.
-pub fn data_set_digest(records: &[Record]) -> Result<Digest, PipelineError> {
+///
+/// A file that cannot be read is a broken picture like others: what happens to it is not decided here.
+pub fn data_set_digest(records: &[Record]) -> Digest {
     let mut text = String::new();
     for record in records {
         let pixels = match &record.source {
-            PictureSource::File(path) => Digest::of_file(path)
-                .map_err(|source| PipelineError::Read { path: path.display().to_string(), source })?,
-            PictureSource::Grey { pixels, .. } => Digest::of_bytes(pixels),
+            PictureSource::File(path) => Digest::of_file(path).ok(),
+            PictureSource::Grey { pixels, .. } => Some(Digest::of_bytes(pixels)),
         };
         let crop = record.crop.map(|crop| [crop.left, crop.top, crop.right, crop.bottom]);
         let line = serde_json::json!([record.identity, record.label, crop, pixels]);
         text.push_str(&line.to_string());
         text.push('\n');
     }
-    Ok(Digest::of_bytes(text.as_bytes()))
+    Digest::of_bytes(text.as_bytes())
 }
 
 /// A prepared picture as the encoder's input: three planes, or one of `0.299 R + 0.587 G + 0.114 B`.

@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -20,7 +21,7 @@ use serde_json::json;
 
 use super::certify_samples;
 use crate::arguments::{Certificates, DataArgs, EngineArgs, tell_skipped};
-use crate::progress::Progress;
+use crate::progress::{Progress, tell};
 
 /// Key of the run's description in the metadata of a table.
 pub(super) const RUN_KEY: &str = "retrievalguard.run";
@@ -72,7 +73,7 @@ pub(crate) struct CertifyArgs {
     target_radius: Option<TargetRadius>,
     /// Radii for recall@1 to recall@K (half-space only)
     #[arg(long, value_name = "K", default_value = "1")]
-    top_k: usize,
+    top_k: NonZeroUsize,
     /// Seed of the noise, fixed before the queries are seen
     #[arg(long, default_value = "0")]
     seed: Seed,
@@ -106,6 +107,16 @@ enum LeaveOneOutArg {
     Never,
 }
 
+impl CertifyArgs {
+    /// The failure probability of each of so many queries.
+    pub(super) fn alpha_for(&self, queries: usize) -> anyhow::Result<Alpha> {
+        if self.simultaneous {
+            return Ok(self.alpha.share(SampleCount::new(queries as u64)?));
+        }
+        Ok(self.alpha)
+    }
+}
+
 pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if arguments.files.samples_file.is_some() {
         return certify_samples::run(arguments, out);
@@ -116,10 +127,12 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         bail!("pictures, --gallery and --model are wanted together, or --samples-file")
     };
     let names = &arguments.certificate.0;
-    if (arguments.target_radius.is_some() || arguments.top_k > 1) && *names != [CertificateName::HalfSpace] {
+    if (arguments.target_radius.is_some() || arguments.top_k.get() > 1)
+        && *names != [CertificateName::HalfSpace]
+    {
         bail!("--target-radius and --top-k speak of half-space alone, wanted no other --certificate");
     }
-    if arguments.target_radius.is_some() && arguments.top_k > 1 {
+    if arguments.target_radius.is_some() && arguments.top_k.get() > 1 {
         bail!("--target-radius decides recall@1, wanted no --top-k beside it");
     }
     let stored = GalleryDirectory::read(gallery)?;
@@ -128,13 +141,8 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let records = arguments.data.choose(&data_set);
     let unknown = stored.manifest.unknown();
     if !unknown.is_empty() {
-        eprintln!("note: gallery `{}` does not say its {}", gallery.display(), unknown.join(", "));
+        tell(format_args!("note: gallery `{}` does not say its {}", gallery.display(), unknown.join(", ")));
     }
-    let alpha = if arguments.simultaneous {
-        arguments.alpha.share(SampleCount::new(records.len() as u64)?)
-    } else {
-        arguments.alpha
-    };
     let request = CertifyRequest {
         queries: &records,
         data_set: &data_set,
@@ -142,11 +150,11 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         gallery: &stored,
         gallery_name: &gallery.display().to_string(),
         sigma: arguments.sigma,
-        alpha,
+        alpha: arguments.alpha_for(records.len())?,
         pilot: arguments.pilot,
         samples: arguments.samples,
         certificates: names,
-        top_k: arguments.top_k,
+        top_k: arguments.top_k.get(),
         target: arguments.target_radius,
         seed: arguments.seed,
         leave_one_out: match arguments.leave_one_out {
@@ -172,10 +180,10 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     write_results(arguments, &report)?;
     log_run(&arguments.out, &request, &report, started)?;
     if report.resumed > 0 {
-        eprintln!("{} queries were done before and were not certified again", report.resumed);
+        tell(format_args!("{} queries were done before and were not certified again", report.resumed));
     }
     if report.left_one_out {
-        eprintln!("leave-one-out: each query was kept from finding itself in the gallery");
+        tell(format_args!("leave-one-out: each query was kept from finding itself in the gallery"));
     }
     tell_skipped(&report.skipped);
     print_rows(arguments, &report, out)
@@ -189,29 +197,32 @@ fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
     if let Some(samples) = provenance.samples.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
         ceiling = ceiling.gallery_samples(samples);
     }
-    eprintln!(
+    tell(format_args!(
         "plan: {queries} queries against {} items, {} + {} noisy copies each, sigma {}, alpha {}",
         request.gallery.gallery.len(),
         request.pilot,
         request.samples,
         request.sigma,
         request.alpha
-    );
+    ));
     for &name in request.certificates {
         let reach = ceiling.largest_radius(name, request.samples);
         let text = reach.map_or("nothing: every query will abstain".to_owned(), |radius| {
             format!("{} ({} sigma)", round_down(radius, 4), round_down(radius / request.sigma.get(), 2))
         });
-        eprintln!("plan: {name} can reach {text}");
+        tell(format_args!("plan: {name} can reach {text}"));
         if let (Some(target), Some(reach)) = (request.target, reach)
             && target.get() > reach
         {
-            eprintln!("plan: the target radius {target} is out of reach with {} samples", request.samples);
+            tell(format_args!(
+                "plan: the target radius {target} is out of reach with {} samples",
+                request.samples
+            ));
         }
     }
     let calls = queries * (u64::from(request.pilot.get()) + u64::from(request.samples.get()));
     let rate = speed(request)?;
-    eprintln!("plan: at most {calls} encoder calls, about {}", duration(calls as f64 / rate));
+    tell(format_args!("plan: at most {calls} encoder calls, about {}", duration(calls as f64 / rate)));
     Ok(())
 }
 
@@ -228,7 +239,7 @@ fn speed(request: &CertifyRequest<'_>) -> anyhow::Result<f64> {
         let start = Instant::now();
         smoother.mean(&picture, Stage::Train, 0..count)?;
         let seconds = start.elapsed().as_secs_f64();
-        if seconds > 0.2 || count > 1 << 14 {
+        if seconds > 0.05 || count > 1 << 14 {
             return Ok(f64::from(count) / seconds.max(1e-9));
         }
         count *= 4;
@@ -254,7 +265,7 @@ fn write_results(arguments: &CertifyArgs, report: &CertifyReport) -> anyhow::Res
             report.table.write_tsv(&arguments.out.join(format!("{name}.tsv")), name)?;
         }
     }
-    if arguments.top_k > 1 {
+    if arguments.top_k.get() > 1 {
         let mut text = String::new();
         for (row, deeper) in report.table.rows().iter().zip(&report.deeper) {
             let line = json!({ "identity": row.identity, "recall_at_2_and_deeper": deeper });
@@ -314,7 +325,8 @@ fn print_rows(arguments: &CertifyArgs, report: &CertifyReport, out: &mut dyn Wri
             "{name:<16} {} of {} certified, mean radius over all queries {}, {} samples",
             radii.len(),
             table.rows().len(),
-            round_down(finite / table.rows().len() as f64, 4),
+            // The sum of no numbers is a negative zero.
+            round_down(finite.max(0.0) / table.rows().len() as f64, 4),
             samples
         )?;
     }

@@ -12,13 +12,31 @@ use retrievalguard_encoder::table::gallery_file::{import_npy, read_labels};
 use serde_json::{Map, Value, json};
 
 use super::certify::{CertifyArgs, USUAL_NORM_BOUND};
+use crate::progress::tell;
+
+/// What says nothing about samples that are there already.
+const NOT_WITH_SAMPLES: [&str; 13] = [
+    "queries",
+    "gallery",
+    "model",
+    "contract",
+    "samples",
+    "pilot",
+    "target_radius",
+    "top_k",
+    "leave_one_out",
+    "jsonl",
+    "tsv",
+    "split",
+    "skip_broken",
+];
 
 /// Files that stand in for an encoder.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Embeddings made elsewhere")]
 pub(crate) struct SampleFiles {
     /// Embeddings of noisy copies, .npy: (n, k), or (queries, n, k)
-    #[arg(long, value_name = "FILE", requires = "gallery_file", conflicts_with_all = ["queries", "gallery", "model"])]
+    #[arg(long, value_name = "FILE", requires = "gallery_file", conflicts_with_all = NOT_WITH_SAMPLES)]
     pub(super) samples_file: Option<PathBuf>,
     /// Pilot embeddings, .npy of the same rank; the first tenth of the samples serves if absent
     #[arg(long, value_name = "FILE", requires = "samples_file")]
@@ -66,13 +84,13 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     }
     let labels = labels(arguments, samples.len())?;
     if pilots.is_none() {
-        eprintln!(
+        tell(format_args!(
             "note: no --pilot-file, so the first tenth of the samples is the pilot and the rest certifies"
-        );
+        ));
     }
     let bound = files.norm_bound.unwrap_or(USUAL_NORM_BOUND);
     let excess = if arguments.project { Excess::Project } else { Excess::Refuse };
-    let mut certifier = Certifier::new(&gallery, arguments.sigma, arguments.alpha);
+    let mut certifier = Certifier::new(&gallery, arguments.sigma, arguments.alpha_for(samples.len())?);
     if let Some(count) = files.gallery_samples {
         certifier = certifier.gallery_samples(count);
     }
@@ -82,7 +100,10 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         let pilot = pilots.as_mut().and_then(Iterator::next);
         let query = sampled(matrix, pilot, bound, excess)
             .with_context(|| format!("query {position} of `{}` cannot be used", samples_file.display()))?;
-        let answer = Answer::new(arguments, &certifier, &query, labels.get(position).map(String::as_str))?;
+        let answer = Answer::new(arguments, &certifier, &query, labels.get(position).map(String::as_str))
+            .with_context(|| {
+                format!("query {position} of `{}` cannot be certified", samples_file.display())
+            })?;
         if arguments.json {
             let mut value = answer.json(&gallery);
             if !single && let Value::Object(object) = &mut value {

@@ -8,9 +8,9 @@ use retrievalguard::Embedder;
 use retrievalguard::storage::npy;
 use retrievalguard_encoder::check::{CheckOptions, check_model};
 use retrievalguard_encoder::dataset::{Loader, Role};
-use retrievalguard_encoder::pipeline::input_values;
+use retrievalguard_encoder::pipeline::{PipelineError, input_values};
 
-use crate::arguments::{DataArgs, ModelArgs};
+use crate::arguments::{DataArgs, ModelArgs, tell_skipped};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -45,8 +45,14 @@ pub(super) fn run(arguments: &CheckModelArgs, out: &mut dyn Write) -> anyhow::Re
     let loader = Loader::new(&records, embedder.contract().preparation(), arguments.data.broken());
     let mut values = Vec::new();
     for loaded in &loader {
-        let loaded = loaded?;
+        let loaded = loaded.map_err(PipelineError::from)?;
         values.extend(input_values(embedder.contract(), &loaded.record.identity, loaded.picture)?);
+    }
+    let skipped = loader.into_skipped().into_iter();
+    let skipped: Vec<_> = skipped.map(|picture| (picture.identity, picture.error.to_string())).collect();
+    tell_skipped(&skipped);
+    if values.is_empty() {
+        return Err(PipelineError::NothingLeft { skipped: skipped.len() }.into());
     }
     let reference = match &arguments.reference {
         Some(path) => Some(npy::read_matrix(path).with_context(|| "cannot read the reference")?),

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use anyhow::bail;
 use retrievalguard_encoder::doctor::doctor;
 
 use crate::arguments::EngineArgs;
@@ -22,6 +23,9 @@ pub(super) fn run(arguments: &DoctorArgs, out: &mut dyn Write) -> anyhow::Result
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
         writeln!(out, "{report}")?;
+    }
+    if report.engine.is_none() {
+        bail!("no engine can run as asked, wanted one that is there");
     }
     Ok(())
 }

@@ -19,8 +19,8 @@ pub(crate) struct EvaluateArgs {
     /// Table of certificates: .parquet or .jsonl, as written by `retrievalguard certify`
     table: PathBuf,
     /// Radii of the certified-recall curve; eleven up to the largest radius by default
-    #[arg(long, value_delimiter = ',')]
-    radii: Option<Vec<f64>>,
+    #[arg(long)]
+    radii: Option<Radii>,
     /// Failure probability of the certificates, if the table does not say
     #[arg(long)]
     alpha: Option<Alpha>,
@@ -33,6 +33,22 @@ pub(crate) struct EvaluateArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// `0,0.1,0.2`: one word, so that a later flag replaces an earlier one whole.
+#[derive(Clone, Debug)]
+struct Radii(Vec<f64>);
+
+impl std::str::FromStr for Radii {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = |word: &str| match word.trim().parse::<f64>() {
+            Ok(radius) if radius.is_finite() && radius >= 0.0 => Ok(radius),
+            _ => Err(format!("a radius is `{word}`, wanted a finite number from 0 up")),
+        };
+        text.split(',').map(parse).collect::<Result<_, _>>().map(Self)
+    }
 }
 
 pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -60,10 +76,7 @@ pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Resu
         })
         .collect::<anyhow::Result<_>>()?;
     let radii = match &arguments.radii {
-        Some(radii) if radii.iter().any(|radius| !radius.is_finite() || *radius < 0.0) => {
-            bail!("--radii has {radii:?}, wanted finite numbers from 0 up")
-        }
-        Some(radii) => radii.clone(),
+        Some(Radii(radii)) => radii.clone(),
         None => usual_radii(&table),
     };
     if arguments.json {

@@ -9,7 +9,7 @@ use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::pipeline::{IndexRequest, index};
 
 use crate::arguments::{DataArgs, ModelArgs, tell_skipped};
-use crate::progress::Progress;
+use crate::progress::{Progress, tell};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -56,10 +56,11 @@ pub(super) fn run(arguments: &IndexArgs, out: &mut dyn Write) -> anyhow::Result<
         threads: arguments.model.engine.threads(),
         batch: arguments.model.engine.batch,
     };
-    let report = index(&request, &arguments.gallery, &progress)?;
+    let result = index(&request, &arguments.gallery, &progress);
     progress.finish();
+    let report = result?;
     if report.resumed > 0 {
-        eprintln!("{} pictures were done before and were not embedded again", report.resumed);
+        tell(format_args!("{} pictures were done before and were not embedded again", report.resumed));
     }
     tell_skipped(&report.skipped);
     writeln!(

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::ValueEnum;
 use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateName, Certifier, Radius, SampledQuery, Verdict,
@@ -69,6 +70,9 @@ enum Retriever {
 }
 
 pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    if arguments.retriever == Retriever::Vote && arguments.target_radius.is_some() {
+        bail!("--target-radius speaks of the mean retriever alone, wanted no --retriever vote");
+    }
     let stored = GalleryDirectory::read(&arguments.gallery)?;
     let embedder = arguments.model.open()?;
     let side = QuerySide {

@@ -125,14 +125,14 @@ pub fn certify(
             contract: embedder.contract().hash().parse().ok(),
         },
     )?;
-    let data_set = data_set_digest(request.queries)?;
+    let data_set = data_set_digest(request.queries);
     let left_one_out = match request.leave_one_out {
         LeaveOneOut::Auto => {
             let gallery = manifest.provenance.data_set;
             gallery == Some(data_set)
                 || gallery.is_some()
                     && request.data_set.len() != request.queries.len()
-                    && gallery == Some(data_set_digest(request.data_set)?)
+                    && gallery == Some(data_set_digest(request.data_set))
         }
         LeaveOneOut::Always => true,
         LeaveOneOut::Never => false,
@@ -154,7 +154,6 @@ pub fn certify(
         "seed": request.seed,
         "leave_one_out": left_one_out,
         "project": request.excess == Excess::Project,
-        "skip_broken": request.broken == BrokenPictures::Skip,
         "model": embedder.facts().hash,
         "quantised": embedder.facts().quantised,
         "contract": embedder.contract().hash(),
@@ -170,7 +169,7 @@ pub fn certify(
     let Opened { journal, records, .. } = Journal::open_or_create(journal_path, key, &description)?;
     let total = request.queries.len();
     let mut entries: Vec<Option<Entry>> = vec![None; total];
-    let resumed = replay(&records, journal_path, &mut entries)?;
+    let resumed = replay(&records, journal_path, request.broken, &mut entries)?;
     let todo: Vec<usize> = (0..total).filter(|&position| entries[position].is_none()).collect();
 
     // Queries are spread over the threads; where there are fewer of them, each gets several.
@@ -202,7 +201,7 @@ pub fn certify(
     drop(journal);
     // What was written is what is read: the table is built from the journal alone.
     let Opened { records, .. } = Journal::open_or_create(journal_path, key, &description)?;
-    replay(&records, journal_path, &mut entries)?;
+    replay(&records, journal_path, request.broken, &mut entries)?;
 
     let (mut rows, mut deeper, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
     for (record, entry) in request.queries.iter().zip(entries) {
@@ -295,13 +294,21 @@ impl Job<'_> {
 }
 
 /// Puts the journal's entries in their places and counts them.
-fn replay(records: &[Vec<u8>], path: &Path, entries: &mut [Option<Entry>]) -> Result<usize, PipelineError> {
+///
+/// Where broken pictures are fatal, one that an earlier run skipped is still to be done.
+fn replay(
+    records: &[Vec<u8>],
+    path: &Path,
+    broken: BrokenPictures,
+    entries: &mut [Option<Entry>],
+) -> Result<usize, PipelineError> {
     for (number, record) in records.iter().enumerate() {
         let wrong = || PipelineError::Record { path: path.display().to_string(), record: number };
         let entry: Entry = serde_json::from_slice(record).map_err(|_| wrong())?;
         let (Entry::Query { position, .. } | Entry::Skipped { position, .. }) = &entry;
         let place = entries.get_mut(*position).ok_or_else(wrong)?;
-        *place = Some(entry);
+        let done = broken == BrokenPictures::Skip || !matches!(entry, Entry::Skipped { .. });
+        *place = done.then_some(entry);
     }
-    Ok(records.len())
+    Ok(entries.iter().flatten().count())
 }

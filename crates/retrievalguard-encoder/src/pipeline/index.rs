@@ -69,7 +69,7 @@ pub fn index(
 ) -> Result<IndexReport, PipelineError> {
     let embedder = request.embedder;
     let report = embedder.report();
-    let data_set = data_set_digest(request.records)?;
+    let data_set = data_set_digest(request.records);
     let description = json!({
         "command": "index",
         "tool": env!("CARGO_PKG_VERSION"),
@@ -78,7 +78,6 @@ pub fn index(
         "seed": request.seed,
         "metric": request.metric,
         "project": request.excess == Excess::Project,
-        "skip_broken": request.broken == BrokenPictures::Skip,
         "model": embedder.facts().hash,
         "contract": embedder.contract().hash(),
         "engine": format!("{} {} ({})", report.engine, report.version, report.provider),
@@ -91,7 +90,7 @@ pub fn index(
         Journal::open_or_create(&path, Digest::of_json(&description), &description)?;
     let total = request.records.len();
     let mut entries: Vec<Option<Entry>> = (0..total).map(|_| None).collect();
-    let resumed = replay(&records, &path, &mut entries)?;
+    let resumed = replay(&records, &path, request.broken, &mut entries)?;
     let todo = (0..total).filter(|&position| entries[position].is_none()).collect();
 
     let loader = Loader::new(request.records, embedder.contract().preparation(), request.broken);
@@ -122,7 +121,7 @@ pub fn index(
     // What was written is what is read: the gallery is built from the journal alone.
     let Opened { journal, records, .. } =
         Journal::open_or_create(&path, Digest::of_json(&description), &description)?;
-    replay(&records, &path, &mut entries)?;
+    replay(&records, &path, request.broken, &mut entries)?;
 
     let dimension = embedder.dimension();
     let (mut vectors, mut identities, mut labels) = (Vec::new(), Vec::new(), Vec::new());
@@ -168,13 +167,21 @@ pub fn index(
 }
 
 /// Puts the journal's entries in their places and counts them.
-fn replay(records: &[Vec<u8>], path: &Path, entries: &mut [Option<Entry>]) -> Result<usize, PipelineError> {
+///
+/// Where broken pictures are fatal, one that an earlier run skipped is still to be done.
+fn replay(
+    records: &[Vec<u8>],
+    path: &Path,
+    broken: BrokenPictures,
+    entries: &mut [Option<Entry>],
+) -> Result<usize, PipelineError> {
     for (number, record) in records.iter().enumerate() {
         let wrong = || PipelineError::Record { path: path.display().to_string(), record: number };
         let entry: Entry = serde_json::from_slice(record).map_err(|_| wrong())?;
         let (Entry::Vector { position, .. } | Entry::Skipped { position, .. }) = &entry;
         let place = entries.get_mut(*position).ok_or_else(wrong)?;
-        *place = Some(entry);
+        let done = broken == BrokenPictures::Skip || !matches!(entry, Entry::Skipped { .. });
+        *place = done.then_some(entry);
     }
-    Ok(records.len())
+    Ok(entries.iter().flatten().count())
 }
