@@ -1,0 +1,363 @@
+//! Every command on sound input, end to end.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::sandbox::{CLASSES, ENCODER, PICTURES, Sandbox, json_lines, onnxruntime};
+
+const COMMANDS: [&str; 9] =
+    ["index", "certify", "query", "evaluate", "import", "export", "check-model", "doctor", "completions"];
+const CERTIFICATES: [&str; 7] =
+    ["paper", "paper-linear", "paper-repaired", "paper-frozen", "half-space-mean", "half-space", "vote"];
+
+#[test]
+fn pictures_become_a_gallery_certificates_and_tables() {
+    let sandbox = Sandbox::new();
+    sandbox.draw("pictures");
+    let run = sandbox.run(&format!("index pictures --gallery gallery {ENCODER}")).succeeds();
+    assert_eq!(run.out, "gallery: 30 items of dimension 8\n");
+    assert!(!sandbox.path("gallery/index.journal").exists());
+
+    let line = format!(
+        "certify pictures --gallery gallery {ENCODER} --certificate all --samples 200 --pilot 50 --out run \
+         --jsonl --tsv"
+    );
+    let run = sandbox.run(&line).succeeds();
+    let run = run.tells(&[
+        "plan: 30 queries against 30 items, 50 + 200 noisy copies each, sigma 0.1, alpha 0.01",
+        "plan: half-space can reach 0.",
+        "plan: at most 7500 encoder calls, about",
+        "certifying 30/30",
+    ]);
+    let run = run.prints(&["vote             30 of 30 certified", "run/certificates.parquet"]);
+    assert!(!run.out.contains("-0.0"), "{run}");
+    let rows = json_lines(&sandbox.text("run/certificates.jsonl"));
+    assert_eq!(rows.len(), PICTURES);
+    for row in &rows {
+        assert_eq!(row["certificates"].as_object().unwrap().len(), CERTIFICATES.len());
+        let cell = &row["certificates"]["vote"];
+        let [radius, in_sigmas, in_steps] =
+            ["radius", "radius_in_sigmas", "radius_in_8bit_steps"].map(|field| cell[field].as_f64().unwrap());
+        assert!(
+            (radius / 0.1 - in_sigmas).abs() < 1e-12 && (radius * 255.0 - in_steps).abs() < 1e-9,
+            "{row}"
+        );
+    }
+    for name in CERTIFICATES {
+        let table = sandbox.text(&format!("run/{name}.tsv"));
+        assert_eq!(table.lines().count(), PICTURES + 1, "{name}");
+        assert!(table.starts_with("idx\tlabel\tpredict\tradius\tcorrect\ttime\n"), "{name}");
+    }
+    // Times and threads are in the log and nowhere else.
+    let log = json_lines(&sandbox.text("run/run-log.jsonl"));
+    assert_eq!((log.len(), &log[0]["queries"], &log[0]["batch"]), (1, &PICTURES.into(), &64.into()));
+    assert!(log[0]["run"]["engine"].as_str().unwrap().starts_with("rten "), "{}", log[0]);
+
+    let table = "run/certificates.parquet";
+    let run = sandbox.run(&format!("evaluate {table}")).succeeds();
+    let run =
+        run.prints(&["30 queries, sigma 0.1", "probability at most 0.01", "certified recall", "half-space"]);
+    assert!(!run.out.contains("-0.0"), "{run}");
+    let run = sandbox.run(&format!("evaluate {table} --csv --radii 0,0.05,9")).succeeds();
+    assert!(run.out.starts_with("certificate,radius,recall,lower,upper,count,queries\n"), "{run}");
+    assert_eq!(run.out.lines().count(), 1 + 3 * CERTIFICATES.len());
+    let run = run.prints(&["vote,0,1,", "vote,9,0,"]);
+    assert!(run.errors.is_empty(), "{run}");
+    let summary = sandbox.run(&format!("evaluate {table} --json")).succeeds().json();
+    assert_eq!(summary["queries"], PICTURES);
+    assert_eq!(summary["run"]["samples"], 200);
+    for name in CERTIFICATES {
+        let certificate = &summary["certificates"][name];
+        assert_eq!(certificate["curve"].as_array().unwrap().len(), 11, "{name}");
+        assert_eq!(certificate["summary"]["recall"]["share"], 1.0, "{name}");
+    }
+    // JSON lines say everything but the failure probability.
+    sandbox.run("evaluate run/certificates.jsonl").fails(2, &["does not say its alpha", "--alpha"]);
+    let from_lines = sandbox.run("evaluate run/certificates.jsonl --alpha 0.01 --csv").succeeds();
+    assert_eq!(from_lines.out, sandbox.run(&format!("evaluate {table} --csv")).succeeds().out);
+}
+
+#[test]
+fn a_summary_of_known_verdicts_is_known_to_the_letter() {
+    let sandbox = Sandbox::new();
+    let line = |identity: usize, verdict: &str, radius: &str, unbounded: bool| {
+        format!(
+            r#"{{"identity":"{identity}","label":"a","retrieved":"b","retrieved_label":"a","sigma":0.25,"certificates":{{"vote":{{"verdict":"{verdict}","radius":{radius},"radius_in_sigmas":null,"radius_in_8bit_steps":null,"unbounded":{unbounded},"samples":100}}}}}}"#
+        )
+    };
+    let rows = [
+        line(0, "certified", "0.5", false),
+        line(1, "certified", "0.25", false),
+        line(2, "abstained", "null", false),
+        line(3, "misretrieved", "null", false),
+    ];
+    sandbox.write("table.jsonl", rows.join("\n") + "\n");
+    let run = sandbox.run("evaluate table.jsonl --alpha 0.05 --radii 0,0.25,0.5").succeeds();
+    let wanted = "\
+4 queries, sigma 0.25 (pixels in [0, 1]); each certificate is wrong with probability at most 0.05,
+so at most 0.2 wrong ones are to be expected
+
+certificate         recall  certified  rejected  misretrieved     radius   in sigma
+vote                0.7500     0.5000    0.2500        0.2500     0.1875      0.750
+
+radius: mean certified radius over all queries, 0 where there is none
+
+certified recall: share of all queries whose certified radius exceeds r
+r                 0.0000  0.2500  0.5000
+vote              0.5000  0.2500  0.0000
+";
+    assert_eq!(run.out, wanted, "{run}");
+}
+
+#[test]
+fn a_query_is_answered_with_its_guarantee() {
+    let sandbox = Sandbox::indexed();
+    let query = format!("query pictures/class-2/3.png --gallery gallery {ENCODER} --samples 300 --pilot 50");
+    let run = sandbox.run(&query).succeeds();
+    run.prints(&["label class-2: no perturbation with l2 norm below 0.", "class-2/", "(300 samples)"]);
+
+    let fixed = format!("{query} --seed 7 --json --top-k 3");
+    let first = sandbox.run(&fixed).succeeds();
+    let answer = first.json();
+    assert_eq!(answer["label"], "class-2");
+    assert_eq!(answer["verdict"], "certified");
+    assert_eq!(answer["items"].as_array().unwrap().len(), 3);
+    assert_eq!(answer["items"][0]["label"], "class-2");
+    assert_eq!(first.out, sandbox.run(&format!("{fixed} --threads 1 --batch 3")).succeeds().out);
+    // Without a seed the noise is drawn anew each time, and nothing tells which.
+    let secret = format!("{query} --json");
+    let (one, other) = (sandbox.run(&secret).succeeds(), sandbox.run(&secret).succeeds());
+    assert_ne!(one.out, other.out);
+    assert!(!one.out.contains("seed"), "{one}");
+
+    let voted = sandbox.run(&format!("{query} --retriever vote --json")).succeeds().json();
+    assert_eq!(voted["label"], "class-2");
+    let hasty = sandbox.run(&format!("{query} --target-radius 0.01 --json --samples 5000")).succeeds().json();
+    assert!(hasty["samples"].as_u64().unwrap() < 5000, "{hasty}");
+    let line = format!("{query} --retriever vote --target-radius 0.01");
+    sandbox.run(&line).fails(2, &["--target-radius", "--retriever vote"]);
+    // Twenty samples prove nothing at this failure probability: an abstention is an answer, not an error.
+    let line = format!("{query} --alpha 1e-30 --samples 20");
+    sandbox.run(&line).succeeds().prints(&["abstained: after 20 samples", "nearest: class-2"]);
+}
+
+#[test]
+fn the_doctor_names_the_engine_and_fails_where_none_is() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.run("doctor --engine rten").succeeds();
+    assert!(run.out.ends_with('\n'), "{run}");
+    run.prints(&["engine          rten", "cores", "instructions", "advice"]);
+    let report = sandbox.run("doctor --engine rten --json").succeeds().json();
+    assert_eq!(report["engine"]["engine"], "rten");
+    let run = sandbox.run("doctor --engine onnxruntime --onnxruntime /nowhere/lib.so");
+    run.fails(2, &["no engine"]).prints(&["/nowhere/lib.so", "pip install onnxruntime"]);
+}
+
+#[test]
+fn a_sound_model_passes_and_one_that_mixes_its_batch_does_not() {
+    let sandbox = Sandbox::new();
+    sandbox.draw("pictures");
+    let line = "check-model pictures --engine rten --limit 6 --batch 4 --model model/convolutional.onnx";
+    let report = sandbox.run(&format!("{line} --json")).succeeds().json();
+    assert_eq!((&report["pictures"], &report["dimension"]), (&6.into(), &8.into()), "{report}");
+
+    sandbox.add_model("batch_mean.onnx");
+    let contract =
+        sandbox.text("model/encoder.toml").replace("normalise = true", "normalise = false\nnorm_bound = 10");
+    sandbox.write("loose.toml", contract);
+    let line = "check-model pictures --engine rten --limit 6 --batch 4 --model model/batch_mean.onnx --contract loose.toml";
+    sandbox.run(line).fails(2, &["cannot be certified", "rest of the batch"]);
+
+    // Embeddings made elsewhere are compared; a gallery of clean pictures holds just those.
+    sandbox.run(&format!("index pictures --gallery clean {ENCODER} --samples 0")).succeeds();
+    let check = "check-model pictures --engine rten --model model/convolutional.onnx";
+    sandbox.run(&format!("{check} --reference clean/vectors.npy")).succeeds();
+    let line = format!("{check} --limit 4 --reference clean/vectors.npy");
+    sandbox.run(&line).fails(2, &["the reference is 30 × 8, wanted 4 × 8"]);
+
+    sandbox.write("pictures/class-0/0.png", b"no picture");
+    let run = sandbox.run(&format!("{check} --limit 3"));
+    run.fails(2, &["class-0/0.png", "hint: --skip-broken"]);
+    let run = sandbox.run(&format!("{check} --limit 3 --skip-broken")).succeeds();
+    run.tells(&["skipped: class-0/0.png", "1 broken pictures were skipped"]);
+    sandbox.run(&format!("{check} --limit 1 --skip-broken")).fails(2, &["no picture is left: all 1"]);
+}
+
+#[test]
+fn exported_galleries_come_back_unchanged() {
+    let sandbox = Sandbox::indexed();
+    let wanted = sandbox.bytes("gallery/vectors.npy");
+    let items = |folder: &str| -> Vec<(String, String)> {
+        let lines = json_lines(&sandbox.text(&format!("{folder}/items.jsonl")));
+        let word = |line: &Value, key: &str| line[key].as_str().unwrap().to_owned();
+        lines.iter().map(|line| (word(line, "identity"), word(line, "label"))).collect()
+    };
+    let run = sandbox.run(
+        "export gallery --npy e/v.npy --labels e/l.txt --identities e/i.txt --parquet e/g.parquet --clip-retrieval e/clip \
+         --shard-items 7",
+    );
+    run.fails(1, &["e/v.npy", "its directory does not exist"]);
+    fs::create_dir(sandbox.path("e")).unwrap();
+    let run = sandbox.run(
+        "export gallery --npy e/v.npy --labels e/l.txt --identities e/i.txt --parquet e/g.parquet --clip-retrieval e/clip \
+         --shard-items 7",
+    );
+    run.succeeds().prints(&["e/v.npy", "e/g.parquet", "e/clip"]);
+    assert_eq!(fs::read_dir(sandbox.path("e/clip/img_emb")).unwrap().count(), 5);
+    for (name, source) in [
+        ("npy", "--npy e/v.npy --labels e/l.txt --identities e/i.txt"),
+        ("parquet", "--parquet e/g.parquet"),
+        ("clip", "--clip-retrieval e/clip"),
+    ] {
+        let run = sandbox.run(&format!("import {source} --gallery {name}")).succeeds();
+        assert_eq!(run.out, format!("{name}: 30 items of dimension 8\n"));
+        assert_eq!(sandbox.bytes(&format!("{name}/vectors.npy")), wanted, "{name}");
+        assert_eq!(items(name), items("gallery"), "{name}");
+    }
+    // What is not known about it is said, and certifying goes on.
+    let line =
+        format!("certify pictures --gallery npy {ENCODER} --samples 50 --pilot 20 --limit 2 --out run");
+    sandbox.run(&line).succeeds().tells(&["gallery `npy` does not say its samples, model, contract"]);
+    sandbox.run("export gallery --clip-retrieval e/clip").fails(1, &["e/clip/img_emb", "already"]);
+    sandbox.run("export gallery --npy x.npy").fails(2, &["--npy was given without --labels"]);
+    sandbox.run("import --npy e/v.npy --gallery x").fails(2, &["--npy was given without --labels"]);
+    sandbox.run("import --gallery x").fails(2, &["--parquet"]);
+}
+
+#[test]
+fn every_command_explains_itself_with_an_example() {
+    let sandbox = Sandbox::new();
+    for command in COMMANDS {
+        let run = sandbox.run(&format!("{command} --help")).succeeds();
+        assert!(
+            run.out.contains("Example") && run.out.contains(&format!("retrievalguard {command}")),
+            "{run}"
+        );
+    }
+    let help = sandbox.run("--help").succeeds().prints(&COMMANDS);
+    help.prints(&["--config"]);
+    sandbox.run("--version").succeeds().prints(&[env!("CARGO_PKG_VERSION")]);
+    sandbox.run("frobnicate").fails(2, &["frobnicate"]);
+    for shell in ["bash", "zsh", "fish"] {
+        sandbox.run(&format!("completions {shell}")).succeeds().prints(&["certify", "--target-radius"]);
+    }
+}
+
+#[test]
+fn flags_may_stand_in_a_file_and_those_given_by_hand_win() {
+    let sandbox = Sandbox::indexed();
+    let common =
+        "sigma = 0.1\nmodel = \"model/convolutional.onnx\"\nengine = \"rten\"\ngallery = \"gallery\"\n";
+    let certify =
+        "[certify]\nsamples = 40\npilot = 20\nlimit = 3\njsonl = true\ncertificate = [\"vote\", \"paper\"]\n";
+    sandbox.write("run.toml", format!("{common}{certify}[index]\nsamples = 7\n"));
+    sandbox.run("certify pictures --config run.toml --samples 30 --out run").succeeds();
+    let log = json_lines(&sandbox.text("run/run-log.jsonl"));
+    let run = &log[0]["run"];
+    assert_eq!((&run["samples"], &run["pilot"]), (&30.into(), &20.into()), "{run}");
+    assert_eq!(run["certificates"], serde_json::json!(["paper", "vote"]));
+    assert_eq!(json_lines(&sandbox.text("run/certificates.jsonl")).len(), 3);
+
+    sandbox.write("radii.toml", "radii = [0, 1]\n");
+    let line = "evaluate run/certificates.parquet --csv --config=radii.toml";
+    assert_eq!(sandbox.run(line).succeeds().out.lines().count(), 1 + 2 * 2);
+    assert_eq!(sandbox.run(&format!("{line} --radii 0.5")).succeeds().out.lines().count(), 1 + 2);
+
+    sandbox.run("certify pictures --config nowhere.toml").fails(2, &["nowhere.toml", "No such file"]);
+    sandbox.write("broken.toml", "sigma = = 3\n");
+    sandbox.run("certify pictures --config broken.toml").fails(2, &["`broken.toml` is not TOML"]);
+    sandbox.write("unknown.toml", "sgima = 3\n");
+    sandbox.run("certify pictures --config unknown.toml").fails(2, &["--sgima"]);
+}
+
+#[test]
+fn a_query_does_not_find_itself_unless_told_to() {
+    let sandbox = Sandbox::indexed();
+    let certify = |flags: &str, out: &str| {
+        let line = format!("certify pictures --gallery gallery {ENCODER} --samples 60 --pilot 20 --json");
+        let run = sandbox.run(&format!("{line} {flags} --out {out}")).succeeds();
+        let own = |row: &&Value| row["identity"] == row["retrieved"];
+        let (rows, errors) = (run.json_lines(), run.errors);
+        (rows.len(), rows.iter().filter(own).count(), errors)
+    };
+    let (rows, found_themselves, errors) = certify("", "auto");
+    assert_eq!((rows, found_themselves), (PICTURES, 0));
+    assert!(errors.contains("leave-one-out: each query was kept from finding itself"), "{errors}");
+    let (_, found_themselves, errors) = certify("--leave-one-out never", "never");
+    assert!(found_themselves > PICTURES / 6, "{found_themselves}");
+    assert!(!errors.contains("kept from finding itself"), "{errors}");
+    // A part of the gallery's pictures is no other set.
+    let (rows, found_themselves, errors) = certify("--limit 7 --every 2", "part");
+    assert_eq!((rows, found_themselves), (7, 0));
+    assert!(errors.contains("leave-one-out: "), "{errors}");
+
+    // One byte makes it another set, in which everything may be found.
+    let mut picture = sandbox.bytes("pictures/class-4/5.png");
+    picture.push(0);
+    sandbox.write("pictures/class-4/5.png", picture);
+    let (_, found_themselves, errors) = certify("", "other");
+    assert!(found_themselves > PICTURES / 6, "{found_themselves}");
+    assert!(!errors.contains("kept from finding itself"), "{errors}");
+    let (_, found_themselves, errors) = certify("--leave-one-out always", "always");
+    assert_eq!(found_themselves, 0);
+    assert!(errors.contains("kept from finding itself"), "{errors}");
+}
+
+#[test]
+fn a_target_radius_takes_as_many_samples_as_the_query_needs() {
+    let sandbox = Sandbox::indexed();
+    let line = format!("certify pictures --gallery gallery {ENCODER} --pilot 50 --json");
+    let run = sandbox.run(&format!("{line} --samples 3000 --target-radius 0.09 --out run")).succeeds();
+    let used: Vec<u64> = run
+        .json_lines()
+        .iter()
+        .map(|row| row["certificates"]["half-space"]["samples"].as_u64().unwrap())
+        .collect();
+    let (fewest, most) = (used.iter().min().unwrap(), used.iter().max().unwrap());
+    assert!(*fewest < 1000 && fewest < most && *most <= 3000, "{used:?}");
+    let run = sandbox.run(&format!("{line} --samples 100 --target-radius 5 --out far --limit 1")).succeeds();
+    run.tells(&["the target radius 5 is out of reach with 100 samples"]);
+    for flags in ["--target-radius 0.1 --certificate all", "--top-k 2 --certificate vote"] {
+        sandbox.run(&format!("{line} {flags} --out no")).fails(2, &["half-space alone"]);
+    }
+    sandbox.run(&format!("{line} --target-radius 0.1 --top-k 2 --out no")).fails(2, &["recall@1"]);
+}
+
+#[test]
+fn deeper_recall_has_a_verdict_for_each_depth() {
+    let sandbox = Sandbox::indexed();
+    let line =
+        format!("certify pictures --gallery gallery {ENCODER} --samples 100 --pilot 50 --limit {CLASSES}");
+    sandbox.run(&format!("{line} --top-k 3 --out run")).succeeds();
+    let rows = json_lines(&sandbox.text("run/recall-at-k.jsonl"));
+    assert_eq!(rows.len(), CLASSES);
+    for row in rows {
+        assert_eq!(row["recall_at_2_and_deeper"].as_array().unwrap().len(), 2, "{row}");
+    }
+    sandbox.run(&format!("{line} --top-k 0 --out no")).fails(2, &["--top-k"]);
+    sandbox.run(&format!("{line} --top-k 29 --out no")).fails(2, &["recall@29", "24 items"]);
+}
+
+#[test]
+fn the_engines_certify_alike_and_the_report_names_them() {
+    let Some(engine) = onnxruntime("the_engines_certify_alike_and_the_report_names_them") else { return };
+    let sandbox = Sandbox::indexed();
+    let run = sandbox.run(&format!("doctor {engine}")).succeeds();
+    run.prints(&["engine          onnxruntime 1.", "library"]);
+    let line = "certify pictures --gallery gallery --model model/convolutional.onnx --sigma 0.1 --samples 200 \
+                --pilot 50 --certificate vote --json";
+    let rten = sandbox.run(&format!("{line} --engine rten --out rten")).succeeds().json_lines();
+    let other = sandbox.run(&format!("{line} {engine} --out other")).succeeds().json_lines();
+    for (one, other) in rten.iter().zip(&other) {
+        assert_eq!(one["retrieved_label"], other["retrieved_label"]);
+        assert_eq!(one["certificates"]["vote"]["verdict"], other["certificates"]["vote"]["verdict"]);
+    }
+    let log = json_lines(&sandbox.text("other/run-log.jsonl"));
+    assert!(log[0]["run"]["engine"].as_str().unwrap().starts_with("onnxruntime 1."), "{}", log[0]);
+    assert!(log[0]["library"].as_str().unwrap().contains("onnxruntime"), "{}", log[0]);
+    // A quantised model is certified as it is, and that is said.
+    sandbox.add_model("int8.onnx");
+    let line = format!("index pictures --gallery int8 --model model/int8.onnx --sigma 0.1 {engine}");
+    sandbox.run(&line).succeeds().tells(&["certificates are about the quantised network"]);
+}

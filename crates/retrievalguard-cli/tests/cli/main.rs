@@ -1,0 +1,16 @@
+//! The commands as users run them: whole runs, interrupted runs, and everything that must be refused.
+//!
+//! Pictures are drawn into a temporary folder and embedded by the small models of the encoder crate's tests. Nearly all
+//! runs use the built-in engine; the few that need onnxruntime take it from `ORT_DYLIB_PATH` or from `target/venv`, and
+//! without it they are skipped, counted and named on stderr. With `RETRIEVALGUARD_REQUIRE_ONNXRUNTIME=1` its absence is
+//! a failure.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod arrays;
+mod bad_input;
+mod commands;
+mod outputs;
+mod same_bytes;
+mod samples_file;
+mod sandbox;
