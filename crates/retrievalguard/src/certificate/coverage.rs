@@ -423,11 +423,11 @@ fn harmless_negatives_share_alpha_over_their_thresholds() {
     let found = finite(plan.certify(&certifying).unwrap().verdicts[0]);
 
     let thresholds = harmless.thresholds(plan.range);
-    let scores = super::projection::scores(&certifying, plan.range, &[1.0, 0.0]);
+    let scores = projection::scores(&certifying, plan.range, &[1.0, 0.0]);
     let mut counts = vec![0; thresholds.len()];
     count_above(&scores, &thresholds, &mut counts);
     let radius = |level: f64| {
-        let mut table = super::thresholds::ScoreTable::new(1_000, level);
+        let mut table = thresholds::ScoreTable::new(1_000, level);
         let bounds: Vec<f64> = counts.iter().map(|&count| table.score(count)).collect();
         let bound = StepBound::new(&thresholds, bounds.into_iter(), plan.range, Sigma::new(1.0).unwrap());
         bound.radius(0.0).unwrap()
@@ -516,10 +516,10 @@ fn betting_certificates_are_taken_at_alpha() {
             (cells(&mut random, p, 100, PLUS, MINUS), cells(&mut random, p, 300, PLUS, MINUS));
         let plan =
             certifier.plan_half_space(&pilot, &question, SampleCount::new(300).unwrap(), &options).unwrap();
-        let super::plan::Test::Betting { half_space, ladder } = &plan.dangerous[0].test else {
+        let plan::Test::Betting { half_space, ladder } = &plan.dangerous[0].test else {
             panic!("betting was asked for")
         };
-        let scores = super::projection::scores(&certifying, plan.range, &half_space.direction);
+        let scores = projection::scores(&certifying, plan.range, &half_space.direction);
         let climb = |level: f64| ladder.climb(&scores, &[-level.ln()], f64::INFINITY)[0].unwrap_or(0.0);
         let found = finite(plan.certify(&certifying).unwrap().verdicts[0]);
         assert_eq!(found, climb(0.05));
