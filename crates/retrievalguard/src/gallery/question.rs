@@ -25,6 +25,19 @@ pub enum Side {
 }
 
 /// The right answers to one query and the rows that it must not see.
+///
+/// ```
+/// use retrievalguard::gallery::{Gallery, Metric, Positives, Question, Side};
+///
+/// let names = (0..3).map(|row| row.to_string()).collect();
+/// let gallery = Gallery::new(vec![0.0, 1.0, 2.0], 1, names, &["cat", "cat", "dog"], Metric::Euclidean)?;
+/// let cat = gallery.label_named("cat").map_or(Positives::Absent, Positives::Label);
+/// // Leave-one-out: the query is picture 0 of the gallery.
+/// let question = Question::new(cat, gallery.rows_of("0"));
+/// let sides = [0, 1, 2].map(|row| question.side(&gallery, row));
+/// assert_eq!(sides, [Side::Excluded, Side::Positive, Side::Negative]);
+/// # Ok::<(), retrievalguard::gallery::GalleryError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// What counts as a right answer.

@@ -120,6 +120,16 @@ impl Gallery {
     ///
     /// `excluded` is asked with the position of a query for the rows it must not see, strictly ascending. An answer
     /// is shorter than `count` only when fewer rows are left.
+    ///
+    /// ```
+    /// use retrievalguard::gallery::{Gallery, Metric};
+    ///
+    /// let names = vec!["near".to_owned(), "far".to_owned(), "query itself".to_owned()];
+    /// let gallery = Gallery::new(vec![1.0, 9.0, 0.0], 1, names, &["a", "b", "a"], Metric::Euclidean)?;
+    /// let found = gallery.nearest(&[0.0], 5, |_| &[2])?;
+    /// assert_eq!(found[0].iter().map(|neighbour| neighbour.row).collect::<Vec<_>>(), [0, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn nearest<'excluded, T: Copy + Into<f64>>(
         &self,
         queries: &[T],
