@@ -9,6 +9,7 @@ mod index;
 
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -20,12 +21,14 @@ use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Journal, JournalError};
 use retrievalguard::storage::manifest::{Mismatch, StorageError};
 use retrievalguard::{ParameterError, SmoothingError};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 pub use certify::{CertifyReport, CertifyRequest, LeaveOneOut, certify};
 pub use index::{IndexReport, IndexRequest, index};
 
 use crate::contract::Contract;
-use crate::dataset::{PictureSource, Record};
+use crate::dataset::{BrokenPictures, PictureSource, Record};
 use crate::picture::PictureError;
 use crate::resize::PreparedPicture;
 use crate::table::TableError;
@@ -235,4 +238,41 @@ impl<'a> Run<'a> {
             self.observer.advanced(*done, self.total);
         }
     }
+}
+
+/// One line of a journal: what came of the picture at a position.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Entry<T> {
+    /// Its result.
+    Done { position: usize, result: T },
+    /// It was broken and left out.
+    Skipped { position: usize, reason: String },
+}
+
+impl<T: Serialize> Entry<T> {
+    /// The line as it is appended.
+    fn line(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("an entry is strings and numbers")
+    }
+}
+
+/// Puts a journal's entries in their places and counts them.
+///
+/// Where broken pictures are fatal, one that an earlier run skipped is still to be done.
+fn replay<T: DeserializeOwned>(
+    records: &[Vec<u8>],
+    path: &Path,
+    broken: BrokenPictures,
+    entries: &mut [Option<Entry<T>>],
+) -> Result<usize, PipelineError> {
+    for (number, record) in records.iter().enumerate() {
+        let wrong = || PipelineError::Record { path: path.display().to_string(), record: number };
+        let entry: Entry<T> = serde_json::from_slice(record).map_err(|_| wrong())?;
+        let (Entry::Done { position, .. } | Entry::Skipped { position, .. }) = &entry;
+        let place = entries.get_mut(*position).ok_or_else(wrong)?;
+        let done = broken == BrokenPictures::Skip || !matches!(entry, Entry::Skipped { .. });
+        *place = done.then_some(entry);
+    }
+    Ok(entries.iter().flatten().count())
 }

@@ -18,7 +18,7 @@ use retrievalguard::{Alpha, Embedder, Excess, Picture, SampleCount, Seed, Sigma,
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Observer, PipelineError, Run, data_set_digest, input_values};
+use super::{Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
 use crate::dataset::{BrokenPictures, Loader, Record};
 use crate::engine::OnnxEmbedder;
 use crate::table::{Cell, ResultRow, ResultTable};
@@ -91,20 +91,13 @@ pub struct CertifyReport {
     pub description: serde_json::Value,
 }
 
-/// One line of the journal.
+/// What is journalled of one query.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Entry {
-    /// A query with its verdicts.
-    Query {
-        position: usize,
-        retrieved: String,
-        retrieved_label: String,
-        cells: Vec<(CertificateName, Verdict, u32)>,
-        deeper: Vec<Verdict>,
-    },
-    /// A broken picture.
-    Skipped { position: usize, reason: String },
+struct Answer {
+    retrieved: String,
+    retrieved_label: String,
+    cells: Vec<(CertificateName, Verdict, u32)>,
+    deeper: Vec<Verdict>,
 }
 
 /// Certifies every query; `journal` is where progress is kept and `journal` alone decides what is left to do.
@@ -168,7 +161,7 @@ pub fn certify(
     let key = Digest::of_json(&description);
     let Opened { journal, records, .. } = Journal::open_or_create(journal_path, key, &description)?;
     let total = request.queries.len();
-    let mut entries: Vec<Option<Entry>> = vec![None; total];
+    let mut entries: Vec<Option<Entry<Answer>>> = vec![None; total];
     let resumed = replay(&records, journal_path, request.broken, &mut entries)?;
     let todo: Vec<usize> = (0..total).filter(|&position| entries[position].is_none()).collect();
 
@@ -191,12 +184,12 @@ pub fn certify(
         let entry = match (loader.load(position), request.broken) {
             (Ok(loaded), _) => {
                 let pixels = input_values(embedder.contract(), &loaded.record.identity, loaded.picture)?;
-                job.query(position, loaded.record, &pixels)?
+                Entry::Done { position, result: job.query(loaded.record, &pixels)? }
             }
             (Err(error), BrokenPictures::Skip) => Entry::Skipped { position, reason: error.to_string() },
             (Err(error), BrokenPictures::Fatal) => return Err(error.into()),
         };
-        Ok(serde_json::to_vec(&entry).expect("an entry is strings and numbers"))
+        Ok(entry.line())
     })?;
     drop(journal);
     // What was written is what is read: the table is built from the journal alone.
@@ -206,7 +199,8 @@ pub fn certify(
     let (mut rows, mut deeper, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
     for (record, entry) in request.queries.iter().zip(entries) {
         match entry {
-            Some(Entry::Query { retrieved, retrieved_label, cells, deeper: further, .. }) => {
+            Some(Entry::Done { result, .. }) => {
+                let Answer { retrieved, retrieved_label, cells, deeper: further } = result;
                 let certificates: BTreeMap<CertificateName, Cell> = cells
                     .into_iter()
                     .map(|(name, verdict, samples)| (name, Cell { verdict, samples }))
@@ -241,7 +235,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn query(&self, position: usize, record: &Record, pixels: &[f32]) -> Result<Entry, PipelineError> {
+    fn query(&self, record: &Record, pixels: &[f32]) -> Result<Answer, PipelineError> {
         let gallery = self.certifier.gallery();
         let label = gallery.label_named(&record.label);
         let excluded = if self.left_one_out { gallery.rows_of(&record.identity) } else { Vec::new() };
@@ -289,26 +283,6 @@ impl Job<'_> {
         };
         let (retrieved, retrieved_label) =
             found.map_or_else(Default::default, |neighbour| name(neighbour.row));
-        Ok(Entry::Query { position, retrieved, retrieved_label, cells, deeper })
+        Ok(Answer { retrieved, retrieved_label, cells, deeper })
     }
-}
-
-/// Puts the journal's entries in their places and counts them.
-///
-/// Where broken pictures are fatal, one that an earlier run skipped is still to be done.
-fn replay(
-    records: &[Vec<u8>],
-    path: &Path,
-    broken: BrokenPictures,
-    entries: &mut [Option<Entry>],
-) -> Result<usize, PipelineError> {
-    for (number, record) in records.iter().enumerate() {
-        let wrong = || PipelineError::Record { path: path.display().to_string(), record: number };
-        let entry: Entry = serde_json::from_slice(record).map_err(|_| wrong())?;
-        let (Entry::Query { position, .. } | Entry::Skipped { position, .. }) = &entry;
-        let place = entries.get_mut(*position).ok_or_else(wrong)?;
-        let done = broken == BrokenPictures::Skip || !matches!(entry, Entry::Skipped { .. });
-        *place = done.then_some(entry);
-    }
-    Ok(entries.iter().flatten().count())
 }

@@ -9,10 +9,9 @@ use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Journal, Opened};
 use retrievalguard::storage::manifest::{Engine, GalleryDirectory, GalleryManifest, Provenance, SeedRecord};
 use retrievalguard::{Embedder, Excess, Picture, Seed, Sigma, Smoother};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Observer, PipelineError, Run, data_set_digest, input_values};
+use super::{Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
 use crate::dataset::{BrokenPictures, Loader, PictureSource, Record};
 use crate::engine::OnnxEmbedder;
 
@@ -51,16 +50,6 @@ pub struct IndexReport {
     pub resumed: usize,
 }
 
-/// One line of the journal.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Entry {
-    /// The vector of a picture, as hexadecimal digits of its `f32` bits.
-    Vector { position: usize, bits: String },
-    /// A broken picture.
-    Skipped { position: usize, reason: String },
-}
-
 /// Embeds every picture and writes the gallery directory.
 pub fn index(
     request: &IndexRequest<'_>,
@@ -89,7 +78,7 @@ pub fn index(
     let Opened { journal, records, .. } =
         Journal::open_or_create(&path, Digest::of_json(&description), &description)?;
     let total = request.records.len();
-    let mut entries: Vec<Option<Entry>> = (0..total).map(|_| None).collect();
+    let mut entries: Vec<Option<Entry<String>>> = (0..total).map(|_| None).collect();
     let resumed = replay(&records, &path, request.broken, &mut entries)?;
     let todo = (0..total).filter(|&position| entries[position].is_none()).collect();
 
@@ -109,13 +98,14 @@ pub fn index(
                     let smoothed = smoother.mean(&picture, Stage::Gallery, 0..request.samples)?;
                     smoothed.mean.iter().map(|&value| value as f32).collect()
                 };
-                let bits = vector.iter().map(|value| format!("{:08x}", value.to_bits())).collect();
-                Entry::Vector { position, bits }
+                // Hexadecimal digits of the f32 bits: a vector comes back as it was.
+                let bits: String = vector.iter().map(|value| format!("{:08x}", value.to_bits())).collect();
+                Entry::Done { position, result: bits }
             }
             (Err(error), BrokenPictures::Skip) => Entry::Skipped { position, reason: error.to_string() },
             (Err(error), BrokenPictures::Fatal) => return Err(error.into()),
         };
-        Ok(serde_json::to_vec(&entry).expect("an entry is strings and numbers"))
+        Ok(entry.line())
     })?;
     drop(journal);
     // What was written is what is read: the gallery is built from the journal alone.
@@ -128,7 +118,7 @@ pub fn index(
     let (mut paths, mut skipped) = (Vec::new(), Vec::new());
     for (record, entry) in request.records.iter().zip(entries) {
         match entry {
-            Some(Entry::Vector { bits, .. }) => {
+            Some(Entry::Done { result: bits, .. }) => {
                 let values: Option<Vec<f32>> = (0..dimension)
                     .map(|place| bits.get(8 * place..8 * place + 8))
                     .map(|digits| u32::from_str_radix(digits?, 16).ok().map(f32::from_bits))
@@ -164,24 +154,4 @@ pub fn index(
     let manifest = GalleryDirectory::write(directory, &gallery, &paths, provenance)?;
     journal.remove()?;
     Ok(IndexReport { manifest, skipped, resumed })
-}
-
-/// Puts the journal's entries in their places and counts them.
-///
-/// Where broken pictures are fatal, one that an earlier run skipped is still to be done.
-fn replay(
-    records: &[Vec<u8>],
-    path: &Path,
-    broken: BrokenPictures,
-    entries: &mut [Option<Entry>],
-) -> Result<usize, PipelineError> {
-    for (number, record) in records.iter().enumerate() {
-        let wrong = || PipelineError::Record { path: path.display().to_string(), record: number };
-        let entry: Entry = serde_json::from_slice(record).map_err(|_| wrong())?;
-        let (Entry::Vector { position, .. } | Entry::Skipped { position, .. }) = &entry;
-        let place = entries.get_mut(*position).ok_or_else(wrong)?;
-        let done = broken == BrokenPictures::Skip || !matches!(entry, Entry::Skipped { .. });
-        *place = done.then_some(entry);
-    }
-    Ok(entries.iter().flatten().count())
 }
