@@ -24,7 +24,7 @@ use retrievalguard::{ParameterError, SmoothingError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use certify::{CertifyReport, CertifyRequest, LeaveOneOut, certify};
+pub use certify::{CertifyReport, CertifyRequest, LeaveOneOut, certify, check_gallery};
 pub use index::{IndexReport, IndexRequest, index};
 
 use crate::contract::Contract;

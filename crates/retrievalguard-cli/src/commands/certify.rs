@@ -16,7 +16,7 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Embedder, NormBound, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, LeaveOneOut, certify};
+use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, LeaveOneOut, certify, check_gallery};
 use serde_json::json;
 
 use super::certify_samples;
@@ -25,6 +25,9 @@ use crate::progress::{Progress, tell};
 
 /// Key of the run's description in the metadata of a table.
 pub(super) const RUN_KEY: &str = "retrievalguard.run";
+
+/// The run's description beside its tables.
+pub(super) const RUN_FILE: &str = "run.json";
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -51,10 +54,10 @@ pub(crate) struct CertifyArgs {
     #[arg(long, value_name = "DIR", default_value = "certificates")]
     out: PathBuf,
     /// Standard deviation of the noise, in pixels scaled to [0, 1]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub(super) sigma: Sigma,
     /// Probability that a certificate is wrong
-    #[arg(long, default_value = "0.01")]
+    #[arg(long, default_value = "0.01", allow_negative_numbers = true)]
     pub(super) alpha: Alpha,
     /// Share alpha over all queries, so that all certificates hold at once
     #[arg(long)]
@@ -69,7 +72,7 @@ pub(crate) struct CertifyArgs {
     #[arg(long, default_value = "half-space")]
     pub(super) certificate: Certificates,
     /// Decide this radius with as few samples as possible (half-space only)
-    #[arg(long, value_name = "RADIUS")]
+    #[arg(long, value_name = "RADIUS", allow_negative_numbers = true)]
     target_radius: Option<TargetRadius>,
     /// Radii for recall@1 to recall@K (half-space only)
     #[arg(long, value_name = "K", default_value = "1")]
@@ -171,6 +174,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         threads: arguments.engine.threads(),
         batch: arguments.engine.batch,
     };
+    check_gallery(&request)?;
     print_plan(&request)?;
     let started = Instant::now();
     let progress = Progress::new("certifying");
@@ -182,8 +186,17 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     if report.resumed > 0 {
         tell(format_args!("{} queries were done before and were not certified again", report.resumed));
     }
-    if report.left_one_out {
-        tell(format_args!("leave-one-out: each query was kept from finding itself in the gallery"));
+    if report.left_out > 0 {
+        tell(format_args!(
+            "leave-one-out: {} queries were kept from finding themselves in the gallery",
+            report.left_out
+        ));
+    }
+    if report.namesakes > 0 {
+        tell(format_args!(
+            "note: {} queries share a name with a gallery item that may be the same picture; see --leave-one-out",
+            report.namesakes
+        ));
     }
     tell_skipped(&report.skipped);
     print_rows(arguments, &report, out)
@@ -255,6 +268,10 @@ fn duration(seconds: f64) -> String {
 }
 
 fn write_results(arguments: &CertifyArgs, report: &CertifyReport) -> anyhow::Result<()> {
+    // Beside tables that have no room for it, the run's description stands in a file of its own.
+    let mut description = serde_json::to_string_pretty(&report.description)?;
+    description.push('\n');
+    retrievalguard::storage::atomic::write(&arguments.out.join(RUN_FILE), description.as_bytes())?;
     let metadata = [(RUN_KEY.to_owned(), report.description.to_string())];
     report.table.write_parquet(&arguments.out.join("certificates.parquet"), &metadata)?;
     if arguments.jsonl {

@@ -15,7 +15,7 @@ use super::certify::{CertifyArgs, USUAL_NORM_BOUND};
 use crate::progress::tell;
 
 /// What says nothing about samples that are there already.
-const NOT_WITH_SAMPLES: [&str; 13] = [
+const NOT_WITH_SAMPLES: [&str; 17] = [
     "queries",
     "gallery",
     "model",
@@ -29,6 +29,10 @@ const NOT_WITH_SAMPLES: [&str; 13] = [
     "tsv",
     "split",
     "skip_broken",
+    "every",
+    "boxes",
+    "format",
+    "limit",
 ];
 
 /// Files that stand in for an encoder.
@@ -173,7 +177,13 @@ impl Answer {
     ) -> anyhow::Result<Self> {
         let gallery = certifier.gallery();
         let label = match label {
-            Some(name) => gallery.label_named(name),
+            Some(name) => {
+                let label = gallery.label_named(name);
+                if label.is_none() {
+                    tell(format_args!("note: the gallery has no label `{name}`, so it cannot be retrieved"));
+                }
+                label
+            }
             // What the pilot retrieves is what gets certified, whatever the certifying mean retrieves.
             None => certifier.retrieve(&query.pilot, &[])?.map(|found| gallery.label(found.row)),
         };

@@ -117,7 +117,12 @@ pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Resu
 /// The table, and what its metadata says about the run.
 fn read(path: &Path) -> anyhow::Result<(ResultTable, Option<Value>)> {
     if path.extension().is_some_and(|ending| ending == "jsonl") {
-        return Ok((ResultTable::read_json_lines(path)?, None));
+        let run = std::fs::read(path.with_file_name(super::certify::RUN_FILE)).ok();
+        let run = run.and_then(|text| serde_json::from_slice(&text).ok());
+        return Ok((ResultTable::read_json_lines(path)?, run));
+    }
+    if path.extension().is_none_or(|ending| ending != "parquet") {
+        bail!("`{}` is not a table of certificates, wanted a .parquet or .jsonl file", path.display());
     }
     let table = ResultTable::read_parquet(path)?;
     let metadata = ResultTable::read_metadata(path)?;

@@ -9,6 +9,9 @@ use clap::ArgGroup;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard_encoder::table::gallery_file::{export_clip_retrieval, export_npy, export_parquet};
 
+/// Key of the gallery's manifest in the metadata of an exported Parquet file.
+pub(super) const MANIFEST_KEY: &str = "retrievalguard.gallery";
+
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
@@ -47,7 +50,7 @@ pub(super) fn run(arguments: &ExportArgs, out: &mut dyn Write) -> anyhow::Result
     }
     if let Some(path) = &arguments.parquet {
         let manifest = serde_json::to_string(&stored.manifest)?;
-        export_parquet(path, &stored.gallery, &stored.paths, &[("retrievalguard".to_owned(), manifest)])?;
+        export_parquet(path, &stored.gallery, &stored.paths, &[(MANIFEST_KEY.to_owned(), manifest)])?;
         writeln!(out, "{}", path.display())?;
     }
     if let Some(folder) = &arguments.clip_retrieval {

@@ -1,13 +1,14 @@
 //! `retrievalguard import`: a gallery made elsewhere becomes one of ours.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::ArgGroup;
 use retrievalguard::gallery::Metric;
-use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
+use retrievalguard::storage::manifest::{GalleryDirectory, GalleryManifest, Provenance};
 use retrievalguard::{NormBound, Sigma};
+use retrievalguard_encoder::table::ResultTable;
 use retrievalguard_encoder::table::gallery_file::{import_clip_retrieval, import_npy, import_parquet};
 
 #[derive(clap::Args, Debug)]
@@ -64,9 +65,12 @@ pub(super) fn run(arguments: &ImportArgs, out: &mut dyn Write) -> anyhow::Result
     } else {
         bail!("nothing to import, wanted --npy, --parquet or --clip-retrieval")
     };
-    let mut provenance = Provenance::unknown(arguments.norm_bound);
-    provenance.sigma = arguments.sigma;
-    provenance.samples = arguments.samples;
+    // What an export of ours says about itself is kept; what is given by hand comes first.
+    let known = arguments.parquet.as_deref().and_then(exported);
+    let mut provenance =
+        known.map_or_else(|| Provenance::unknown(arguments.norm_bound), |manifest| manifest.provenance);
+    provenance.sigma = arguments.sigma.or(provenance.sigma);
+    provenance.samples = arguments.samples.or(provenance.samples);
     let manifest =
         GalleryDirectory::write(&arguments.gallery, &imported.gallery, &imported.paths, provenance)?;
     writeln!(
@@ -77,4 +81,11 @@ pub(super) fn run(arguments: &ImportArgs, out: &mut dyn Write) -> anyhow::Result
         manifest.dimension
     )?;
     Ok(())
+}
+
+/// The manifest that `export --parquet` put into the file's metadata, if it is one of ours.
+fn exported(path: &Path) -> Option<GalleryManifest> {
+    let metadata = ResultTable::read_metadata(path).ok()?;
+    let (_, text) = metadata.into_iter().find(|(key, _)| key == super::export::MANIFEST_KEY)?;
+    serde_json::from_str(&text).ok()
 }

@@ -23,7 +23,7 @@ pub(crate) struct IndexArgs {
     #[arg(long, value_name = "DIR")]
     gallery: PathBuf,
     /// Standard deviation of the noise, in pixels scaled to [0, 1]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     sigma: Sigma,
     /// Noisy copies averaged per picture; 0 stores the embedding of the clean picture
     #[arg(long, default_value = "32")]

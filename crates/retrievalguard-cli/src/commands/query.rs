@@ -31,10 +31,10 @@ pub(crate) struct QueryArgs {
     #[arg(long, value_name = "DIR")]
     gallery: PathBuf,
     /// Standard deviation of the noise, in pixels scaled to [0, 1]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     sigma: Sigma,
     /// Probability that the answer's guarantee is wrong
-    #[arg(long, default_value = "0.01")]
+    #[arg(long, default_value = "0.01", allow_negative_numbers = true)]
     alpha: Alpha,
     /// Certifying samples; the most that are drawn if --target-radius is given
     #[arg(long, default_value = "1000")]
@@ -46,7 +46,7 @@ pub(crate) struct QueryArgs {
     #[arg(long, value_enum, default_value = "mean")]
     retriever: Retriever,
     /// Stop as soon as this radius is certified (mean retriever only)
-    #[arg(long, value_name = "RADIUS")]
+    #[arg(long, value_name = "RADIUS", allow_negative_numbers = true)]
     target_radius: Option<TargetRadius>,
     /// How many items to show
     #[arg(long, default_value = "5")]
@@ -150,6 +150,8 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             "alpha": arguments.alpha,
             "items": items,
             "model": embedder.facts().hash,
+            "contract": embedder.contract().hash(),
+            "engine": embedder.report(),
         });
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
         return Ok(());

@@ -72,10 +72,12 @@ fn pictures_become_a_gallery_certificates_and_tables() {
         assert_eq!(certificate["curve"].as_array().unwrap().len(), 11, "{name}");
         assert_eq!(certificate["summary"]["recall"]["share"], 1.0, "{name}");
     }
-    // JSON lines say everything but the failure probability.
-    sandbox.run("evaluate run/certificates.jsonl").fails(2, &["does not say its alpha", "--alpha"]);
-    let from_lines = sandbox.run("evaluate run/certificates.jsonl --alpha 0.01 --csv").succeeds();
+    // JSON lines say everything but the failure probability, which stands in run.json beside them.
+    let from_lines = sandbox.run("evaluate run/certificates.jsonl --csv").succeeds();
     assert_eq!(from_lines.out, sandbox.run(&format!("evaluate {table} --csv")).succeeds().out);
+    sandbox.write("alone.jsonl", sandbox.bytes("run/certificates.jsonl"));
+    sandbox.run("evaluate alone.jsonl").fails(2, &["does not say its alpha", "--alpha"]);
+    sandbox.run("evaluate run/vote.tsv").fails(2, &["vote.tsv", ".parquet or .jsonl"]);
 }
 
 #[test]
@@ -218,7 +220,7 @@ fn exported_galleries_come_back_unchanged() {
     // What is not known about it is said, and certifying goes on.
     let line =
         format!("certify pictures --gallery npy {ENCODER} --samples 50 --pilot 20 --limit 2 --out run");
-    sandbox.run(&line).succeeds().tells(&["gallery `npy` does not say its samples, model, contract"]);
+    sandbox.run(&line).succeeds().tells(&["gallery `npy` does not say its sigma, samples, model, contract"]);
     sandbox.run("export gallery --clip-retrieval e/clip").fails(1, &["e/clip/img_emb", "already"]);
     sandbox.run("export gallery --npy x.npy").fails(2, &["--npy was given without --labels"]);
     sandbox.run("import --npy e/v.npy --gallery x").fails(2, &["--npy was given without --labels"]);
@@ -283,7 +285,7 @@ fn a_query_does_not_find_itself_unless_told_to() {
     };
     let (rows, found_themselves, errors) = certify("", "auto");
     assert_eq!((rows, found_themselves), (PICTURES, 0));
-    assert!(errors.contains("leave-one-out: each query was kept from finding itself"), "{errors}");
+    assert!(errors.contains("leave-one-out: 30 queries were kept from finding themselves"), "{errors}");
     let (_, found_themselves, errors) = certify("--leave-one-out never", "never");
     assert!(found_themselves > PICTURES / 6, "{found_themselves}");
     assert!(!errors.contains("kept from finding itself"), "{errors}");
@@ -292,16 +294,31 @@ fn a_query_does_not_find_itself_unless_told_to() {
     assert_eq!((rows, found_themselves), (7, 0));
     assert!(errors.contains("leave-one-out: "), "{errors}");
 
-    // One byte makes it another set, in which everything may be found.
+    // A copy elsewhere is the same pictures, all but the one in which a byte was changed.
+    sandbox.draw("copy");
     let mut picture = sandbox.bytes("pictures/class-4/5.png");
     picture.push(0);
-    sandbox.write("pictures/class-4/5.png", picture);
-    let (_, found_themselves, errors) = certify("", "other");
-    assert!(found_themselves > PICTURES / 6, "{found_themselves}");
-    assert!(!errors.contains("kept from finding itself"), "{errors}");
-    let (_, found_themselves, errors) = certify("--leave-one-out always", "always");
-    assert_eq!(found_themselves, 0);
-    assert!(errors.contains("kept from finding itself"), "{errors}");
+    sandbox.write("copy/class-4/5.png", picture);
+    let line = format!("certify copy --gallery gallery {ENCODER} --samples 60 --pilot 20 --out copied");
+    let run = sandbox.run(&line).succeeds();
+    run.tells(&["leave-one-out: 29 queries were kept from finding themselves"]);
+    let run = sandbox.run(&format!("{line}-always --leave-one-out always")).succeeds();
+    run.tells(&["leave-one-out: 30 queries were kept from finding themselves"]);
+
+    // A gallery of fewer pictures, and one that was exported and imported, know their pictures, too.
+    sandbox
+        .run(&format!("index pictures --gallery part.gallery {ENCODER} --samples 8 --limit 20"))
+        .succeeds();
+    let line = format!("certify pictures {ENCODER} --samples 60 --pilot 20");
+    let run = sandbox.run(&format!("{line} --gallery part.gallery --out fewer")).succeeds();
+    run.tells(&["leave-one-out: 20 queries were kept from finding themselves"]);
+    sandbox.run("export part.gallery --parquet g.parquet").succeeds();
+    sandbox.run("import --parquet g.parquet --gallery again").succeeds();
+    let run = sandbox.run(&format!("{line} --gallery again --out imported")).succeeds();
+    run.tells(&["leave-one-out: 20 queries were kept from finding themselves"]);
+    // An imported gallery still knows what it was made with.
+    let line = line.replace("--sigma 0.1", "--sigma 0.2");
+    sandbox.run(&format!("{line} --gallery again --out other")).fails(2, &["sigma 0.1", "0.2"]);
 }
 
 #[test]

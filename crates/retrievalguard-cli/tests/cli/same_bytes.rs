@@ -156,7 +156,7 @@ fn ctrl_c_stops_after_the_queries_in_hand_and_two_runs_do_not_mix() {
     another("--samples 70", &["samples is 1500, wanted 70"]);
     another("--seed 1", &["seed is \"0\", wanted \"1\""]);
     another("--limit 4", &["queries is "]);
-    another("--leave-one-out never", &["leave_one_out is true, wanted false"]);
+    another("--leave-one-out never", &["leave_one_out is 30, wanted 0"]);
     another("--alpha 0.05 --pilot 9", &["alpha is 0.01, wanted 0.05; pilot is 50, wanted 9"]);
     sandbox.run(&line).succeeds().tells(&["queries were done before"]);
 }

@@ -13,7 +13,10 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 /// Prints the folder of the `onnxruntime` package without importing it: importing runs its code and takes a second.
-const PYTHON: &str = "import importlib.util as u; s = u.find_spec('onnxruntime'); \
+///
+/// The current directory is not searched: a library is never taken from wherever the tool happens to be started.
+const PYTHON: &str = "import sys; sys.path[:] = [p for p in sys.path if p]; \
+                      import importlib.util as u; s = u.find_spec('onnxruntime'); \
                       print(s.submodule_search_locations[0] if s and s.submodule_search_locations else '')";
 
 /// A place where the library may be.

@@ -1,6 +1,6 @@
 //! Queries and a gallery in, one row of certificates per query out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::path::Path;
 
@@ -19,14 +19,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
-use crate::dataset::{BrokenPictures, Loader, Record};
+use crate::dataset::{BrokenPictures, Loader, PictureSource, Record};
 use crate::engine::OnnxEmbedder;
 use crate::table::{Cell, ResultRow, ResultTable};
 
 /// Whether a query may find itself in the gallery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaveOneOut {
-    /// It is left out if the queries were taken from the data set that the gallery was made of, byte for byte.
+    /// An item with the query's identity is left out if it is the same picture, byte for byte.
     Auto,
     /// Items with the query's identity are left out.
     Always,
@@ -85,8 +85,10 @@ pub struct CertifyReport {
     pub skipped: Vec<(String, String)>,
     /// Queries that an earlier, interrupted run had done already.
     pub resumed: usize,
-    /// Whether queries were kept from finding themselves.
-    pub left_one_out: bool,
+    /// Queries that were kept from finding themselves.
+    pub left_out: usize,
+    /// Queries that share an identity with a gallery item which may or may not be the same picture.
+    pub namesakes: usize,
     /// What the run was made with, as it stands in the table's metadata.
     pub description: serde_json::Value,
 }
@@ -108,28 +110,10 @@ pub fn certify(
 ) -> Result<CertifyReport, PipelineError> {
     let embedder = request.embedder;
     let manifest = &request.gallery.manifest;
-    manifest.check_against(
-        request.gallery_name,
-        &QuerySide {
-            sigma: request.sigma,
-            dimension: embedder.dimension(),
-            norm_bound: embedder.norm_bound(),
-            model: embedder.facts().hash.parse().ok(),
-            contract: embedder.contract().hash().parse().ok(),
-        },
-    )?;
+    check_gallery(request)?;
     let data_set = data_set_digest(request.queries);
-    let left_one_out = match request.leave_one_out {
-        LeaveOneOut::Auto => {
-            let gallery = manifest.provenance.data_set;
-            gallery == Some(data_set)
-                || gallery.is_some()
-                    && request.data_set.len() != request.queries.len()
-                    && gallery == Some(data_set_digest(request.data_set))
-        }
-        LeaveOneOut::Always => true,
-        LeaveOneOut::Never => false,
-    };
+    let selves = Selves::find(request, data_set);
+    let left_out = selves.excluded.iter().filter(|rows| !rows.is_empty()).count();
     let mut certificates = request.certificates.to_vec();
     certificates.sort_unstable();
     certificates.dedup();
@@ -145,7 +129,8 @@ pub fn certify(
         "top_k": request.top_k,
         "target_radius": request.target,
         "seed": request.seed,
-        "leave_one_out": left_one_out,
+        "leave_one_out": left_out,
+        "excluded_rows": Digest::of_json(&json!(selves.excluded)),
         "project": request.excess == Excess::Project,
         "model": embedder.facts().hash,
         "quantised": embedder.facts().quantised,
@@ -179,12 +164,15 @@ pub fn certify(
     {
         certifier = certifier.gallery_samples(samples);
     }
-    let job = Job { request, certificates: &certificates, certifier, smoother, left_one_out };
+    let job = Job { request, certificates: &certificates, certifier, smoother };
     let journal = Run::new(journal, todo, total, observer).finish(workers, |position| {
         let entry = match (loader.load(position), request.broken) {
             (Ok(loaded), _) => {
                 let pixels = input_values(embedder.contract(), &loaded.record.identity, loaded.picture)?;
-                Entry::Done { position, result: job.query(loaded.record, &pixels)? }
+                Entry::Done {
+                    position,
+                    result: job.query(loaded.record, &pixels, &selves.excluded[position])?,
+                }
             }
             (Err(error), BrokenPictures::Skip) => Entry::Skipped { position, reason: error.to_string() },
             (Err(error), BrokenPictures::Fatal) => return Err(error.into()),
@@ -222,7 +210,73 @@ pub fn certify(
         return Err(PipelineError::NothingLeft { skipped: skipped.len() });
     }
     let table = ResultTable::new(request.sigma, certificates.clone(), rows)?;
-    Ok(CertifyReport { table, deeper, skipped, resumed, left_one_out, description })
+    Ok(CertifyReport { table, deeper, skipped, resumed, left_out, namesakes: selves.namesakes, description })
+}
+
+/// Holds the gallery against the queries: same sigma, model, contract, dimension and norm bound.
+pub fn check_gallery(request: &CertifyRequest<'_>) -> Result<(), PipelineError> {
+    let embedder = request.embedder;
+    let queries = QuerySide {
+        sigma: request.sigma,
+        dimension: embedder.dimension(),
+        norm_bound: embedder.norm_bound(),
+        model: embedder.facts().hash.parse().ok(),
+        contract: embedder.contract().hash().parse().ok(),
+    };
+    Ok(request.gallery.manifest.check_against(request.gallery_name, &queries)?)
+}
+
+/// Where queries stand in the gallery themselves.
+struct Selves {
+    /// Rows that each query must not see.
+    excluded: Vec<Vec<usize>>,
+    /// Queries with an item of their name that could not be told to be the same picture or another.
+    namesakes: usize,
+}
+
+impl Selves {
+    /// Same identity and, under [`LeaveOneOut::Auto`], the same bytes: by the data set's digest, or file by file.
+    fn find(request: &CertifyRequest<'_>, queries: Digest) -> Self {
+        let stored = request.gallery;
+        let none = || Self { excluded: vec![Vec::new(); request.queries.len()], namesakes: 0 };
+        if request.leave_one_out == LeaveOneOut::Never {
+            return none();
+        }
+        let mut rows: HashMap<&str, Vec<usize>> = HashMap::new();
+        for row in 0..stored.gallery.len() {
+            rows.entry(stored.gallery.identity(row)).or_default().push(row);
+        }
+        if !request.queries.iter().any(|query| rows.contains_key(query.identity.as_str())) {
+            return none();
+        }
+        let made_of = stored.manifest.provenance.data_set;
+        let all_same = request.leave_one_out == LeaveOneOut::Always
+            || made_of == Some(queries)
+            || made_of.is_some() && made_of == Some(data_set_digest(request.data_set));
+        let mut namesakes = 0;
+        let excluded = request
+            .queries
+            .iter()
+            .map(|query| {
+                let Some(rows) = rows.get(query.identity.as_str()) else { return Vec::new() };
+                if all_same {
+                    return rows.clone();
+                }
+                let digest = |path: &Path| Digest::of_file(path).ok();
+                let own = match &query.source {
+                    PictureSource::File(path) => digest(path),
+                    PictureSource::Grey { .. } => None,
+                };
+                let other = |row: &usize| {
+                    stored.paths.get(*row).and_then(Option::as_deref).and_then(|path| digest(Path::new(path)))
+                };
+                let unknown = own.is_none() || rows.iter().any(|row| other(row).is_none());
+                namesakes += usize::from(unknown);
+                rows.iter().copied().filter(|row| own.is_some() && other(row) == own).collect()
+            })
+            .collect();
+        Self { excluded, namesakes }
+    }
 }
 
 /// What one query needs.
@@ -231,15 +285,13 @@ struct Job<'a> {
     certificates: &'a [CertificateName],
     certifier: Certifier<'a>,
     smoother: Smoother<'a>,
-    left_one_out: bool,
 }
 
 impl Job<'_> {
-    fn query(&self, record: &Record, pixels: &[f32]) -> Result<Answer, PipelineError> {
+    fn query(&self, record: &Record, pixels: &[f32], excluded: &[usize]) -> Result<Answer, PipelineError> {
         let gallery = self.certifier.gallery();
         let label = gallery.label_named(&record.label);
-        let excluded = if self.left_one_out { gallery.rows_of(&record.identity) } else { Vec::new() };
-        let question = Question::new(label.map_or(Positives::Absent, Positives::Label), excluded);
+        let question = Question::new(label.map_or(Positives::Absent, Positives::Label), excluded.to_vec());
         let picture = Picture { identity: &record.identity, pixels };
         let pilot = self.smoother.samples(&picture, Stage::Pilot, 0..self.request.pilot.get())?;
         let refused =

@@ -190,9 +190,9 @@ impl Certifier<'_> {
                     + bound.get() * f64::from(f32::EPSILON);
                 explain
                     .add("level", level, "theory 1, paper-repaired")
-                    .add("error of the query", query_error, "Lemma 3.6")
+                    .add("error of the query", query_error, "theory 1, the smaller of two bounds")
                     .add("samples per gallery item", gallery_samples, "theory 1, paper-repaired")
-                    .add("error of a gallery item", gallery_error, "Lemma 3.6");
+                    .add("error of a gallery item", gallery_error, "theory 1, the smaller of two bounds");
                 2.0 * query_error + 2.0 * gallery_error
             }
             Statement::Frozen => {

@@ -372,6 +372,8 @@ impl GalleryManifest {
     pub fn unknown(&self) -> Vec<&'static str> {
         let own = &self.provenance;
         [
+            // Clean embeddings have no sigma, and say so by zero samples.
+            ("sigma", own.sigma.is_none() && own.samples != Some(0)),
             ("samples", own.samples.is_none()),
             ("model", own.model.is_none()),
             ("contract", own.contract.is_none()),
