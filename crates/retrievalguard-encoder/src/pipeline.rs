@@ -18,7 +18,7 @@ use retrievalguard::certificate::CertificateError;
 use retrievalguard::gallery::GalleryError;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::journal::{Journal, JournalError};
+use retrievalguard::storage::journal::{Differences, Journal, JournalError};
 use retrievalguard::storage::manifest::{Mismatch, StorageError};
 use retrievalguard::{ParameterError, SmoothingError};
 use serde::de::DeserializeOwned;
@@ -110,6 +110,17 @@ pub enum PipelineError {
         /// How many there are.
         total: usize,
     },
+}
+
+/// The contract that a gallery's pictures were prepared by, in its directory.
+const CONTRACT_FILE: &str = "contract.toml";
+
+/// Says in which fields the contract of a gallery differs from the queries', if the gallery has kept its own.
+pub fn contract_difference(gallery: &Path, queries: &Contract) -> Option<String> {
+    let own = Contract::read(&gallery.join(CONTRACT_FILE)).ok()?;
+    let [own, queries] = [&own, queries].map(|contract| serde_json::to_value(contract).ok());
+    let differences = Differences::between(&own?, &queries?);
+    (!differences.0.is_empty()).then(|| differences.to_string())
 }
 
 /// Hears how a run is going and may stop it.

@@ -16,7 +16,9 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Embedder, NormBound, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, LeaveOneOut, certify, check_gallery};
+use retrievalguard_encoder::pipeline::{
+    CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery, contract_difference,
+};
 use serde_json::json;
 
 use super::certify_samples;
@@ -174,7 +176,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         threads: arguments.engine.threads(),
         batch: arguments.engine.batch,
     };
-    check_gallery(&request)?;
+    check_gallery(&request).map_err(|error| with_contract(error, gallery, &embedder))?;
     print_plan(&request)?;
     let started = Instant::now();
     let progress = Progress::new("certifying");
@@ -200,6 +202,18 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     }
     tell_skipped(&report.skipped);
     print_rows(arguments, &report, out)
+}
+
+/// Adds to a mismatch in which fields the contracts differ, where the gallery has kept its own.
+pub(super) fn with_contract(error: PipelineError, gallery: &Path, embedder: &OnnxEmbedder) -> anyhow::Error {
+    let difference = contract_difference(gallery, embedder.contract());
+    let error = anyhow::Error::from(error);
+    match difference {
+        Some(difference) => {
+            error.context(format!("gallery `{}` has another contract: {difference}", gallery.display()))
+        }
+        None => error,
+    }
 }
 
 /// Largest radius attainable, encoder calls and time, before anything is drawn.

@@ -16,6 +16,7 @@ use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{PipelineError, input_values};
 use serde_json::json;
 
+use super::certify::with_contract;
 use super::certify_samples::words;
 use crate::arguments::{ModelArgs, secret_seed};
 
@@ -83,7 +84,8 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         contract: embedder.contract().hash().parse().ok(),
     };
     let name = arguments.gallery.display().to_string();
-    stored.manifest.check_against(&name, &side).map_err(PipelineError::from)?;
+    let checked = stored.manifest.check_against(&name, &side).map_err(PipelineError::from);
+    checked.map_err(|error| with_contract(error, &arguments.gallery, &embedder))?;
     let identity = arguments.picture.display().to_string();
     let picture = RgbPicture::from_path(&arguments.picture, &PictureLimits::default())?;
     let prepared = embedder.contract().preparation().apply(&identity, &picture)?;

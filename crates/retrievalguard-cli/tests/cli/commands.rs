@@ -322,6 +322,20 @@ fn a_query_does_not_find_itself_unless_told_to() {
 }
 
 #[test]
+fn another_contract_is_refused_and_the_field_that_differs_is_named() {
+    let sandbox = Sandbox::indexed();
+    let contract = sandbox.text("model/encoder.toml").replace("bilinear", "bicubic");
+    sandbox.write("other.toml", contract);
+    for line in [
+        format!("certify pictures --gallery gallery {ENCODER} --contract other.toml --out run"),
+        format!("query pictures/class-0/0.png --gallery gallery {ENCODER} --contract other.toml"),
+    ] {
+        let words = ["another contract", "resize.interpolation", "bilinear", "bicubic", "hint: "];
+        sandbox.run(&line).fails(2, &words);
+    }
+}
+
+#[test]
 fn a_target_radius_takes_as_many_samples_as_the_query_needs() {
     let sandbox = Sandbox::indexed();
     let line = format!("certify pictures --gallery gallery {ENCODER} --pilot 50 --json");

@@ -5,13 +5,14 @@ use std::path::Path;
 
 use retrievalguard::gallery::{Gallery, Metric};
 use retrievalguard::noise::Stage;
+use retrievalguard::storage::atomic::write;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Journal, Opened};
 use retrievalguard::storage::manifest::{Engine, GalleryDirectory, GalleryManifest, Provenance, SeedRecord};
 use retrievalguard::{Embedder, Excess, Picture, Seed, Sigma, Smoother};
 use serde_json::json;
 
-use super::{Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
+use super::{CONTRACT_FILE, Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
 use crate::dataset::{BrokenPictures, Loader, PictureSource, Record};
 use crate::engine::OnnxEmbedder;
 
@@ -151,6 +152,8 @@ pub fn index(
         engine: Some(Engine { name: report.engine.to_string(), version: report.version.clone() }),
         data_set: Some(data_set),
     };
+    // Kept so that a later mismatch can say what differs; the manifest holds its digest.
+    write(&directory.join(CONTRACT_FILE), embedder.contract().to_toml().as_bytes())?;
     let manifest = GalleryDirectory::write(directory, &gallery, &paths, provenance)?;
     journal.remove()?;
     Ok(IndexReport { manifest, skipped, resumed })

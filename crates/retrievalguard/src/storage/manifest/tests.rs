@@ -80,7 +80,7 @@ fn a_gallery_from_elsewhere_knows_what_it_does_not_know() {
     GalleryDirectory::write(folder.path(), &gallery(Metric::Euclidean), &[], unknown.clone()).unwrap();
     let manifest = GalleryDirectory::read(folder.path()).unwrap().manifest;
     assert_eq!(manifest.provenance, unknown);
-    assert_eq!(manifest.unknown(), ["samples", "model", "contract", "engine", "data set"]);
+    assert_eq!(manifest.unknown(), ["sigma", "samples", "model", "contract", "engine", "data set"]);
     let secret = Provenance { seed: Some(SeedRecord::Secret), ..provenance() };
     GalleryDirectory::write(folder.path(), &gallery(Metric::Euclidean), &[], secret.clone()).unwrap();
     assert_eq!(GalleryDirectory::read(folder.path()).unwrap().manifest.provenance, secret);
