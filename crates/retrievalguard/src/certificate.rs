@@ -379,6 +379,20 @@ pub(crate) struct Parties {
 }
 
 impl Parties {
+    /// The `count` positives nearest to `mean`, each behind its squared distance.
+    pub(crate) fn nearest_positives(
+        &self,
+        gallery: &Gallery,
+        mean: &[f64],
+        count: usize,
+    ) -> Vec<(f64, usize)> {
+        let mut positives: Vec<(f64, usize)> =
+            self.positives.iter().map(|&row| (squared_distance(mean, gallery.vector(row)), row)).collect();
+        positives.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
+        positives.truncate(count);
+        positives
+    }
+
     /// How many negatives are at least as near to `mean` as the nearest positive; `None` without positives.
     pub(crate) fn wrong_before_right(&self, gallery: &Gallery, mean: &[f64]) -> Option<usize> {
         let nearest = self

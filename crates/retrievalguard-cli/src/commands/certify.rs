@@ -176,7 +176,8 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         threads: arguments.engine.threads(),
         batch: arguments.engine.batch,
     };
-    check_gallery(&request).map_err(|error| with_contract(error, gallery, &embedder))?;
+    let checked = check_gallery(&stored, request.gallery_name, &embedder, arguments.sigma);
+    checked.map_err(|error| with_contract(error, gallery, &embedder))?;
     print_plan(&request)?;
     let started = Instant::now();
     let progress = Progress::new("certifying");

@@ -10,10 +10,10 @@ use retrievalguard::certificate::{
 };
 use retrievalguard::gallery::{Positives, Question};
 use retrievalguard::noise::Stage;
-use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
-use retrievalguard::{Alpha, Embedder, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::{Alpha, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
-use retrievalguard_encoder::pipeline::{PipelineError, input_values};
+use retrievalguard_encoder::pipeline::{check_gallery, input_values};
 use serde_json::json;
 
 use super::certify::with_contract;
@@ -76,15 +76,8 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     }
     let stored = GalleryDirectory::read(&arguments.gallery)?;
     let embedder = arguments.model.open()?;
-    let side = QuerySide {
-        sigma: arguments.sigma,
-        dimension: embedder.dimension(),
-        norm_bound: embedder.norm_bound(),
-        model: embedder.facts().hash.parse().ok(),
-        contract: embedder.contract().hash().parse().ok(),
-    };
     let name = arguments.gallery.display().to_string();
-    let checked = stored.manifest.check_against(&name, &side).map_err(PipelineError::from);
+    let checked = check_gallery(&stored, &name, &embedder, arguments.sigma);
     checked.map_err(|error| with_contract(error, &arguments.gallery, &embedder))?;
     let identity = arguments.picture.display().to_string();
     let picture = RgbPicture::from_path(&arguments.picture, &PictureLimits::default())?;

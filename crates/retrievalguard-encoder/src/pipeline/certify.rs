@@ -110,7 +110,7 @@ pub fn certify(
 ) -> Result<CertifyReport, PipelineError> {
     let embedder = request.embedder;
     let manifest = &request.gallery.manifest;
-    check_gallery(request)?;
+    check_gallery(request.gallery, request.gallery_name, embedder, request.sigma)?;
     let data_set = data_set_digest(request.queries);
     let selves = Selves::find(request, data_set);
     let left_out = selves.excluded.iter().filter(|rows| !rows.is_empty()).count();
@@ -213,17 +213,21 @@ pub fn certify(
     Ok(CertifyReport { table, deeper, skipped, resumed, left_out, namesakes: selves.namesakes, description })
 }
 
-/// Holds the gallery against the queries: same sigma, model, contract, dimension and norm bound.
-pub fn check_gallery(request: &CertifyRequest<'_>) -> Result<(), PipelineError> {
-    let embedder = request.embedder;
+/// Holds the gallery called `name` against queries of this encoder: same sigma, model, contract, dimension and norm bound.
+pub fn check_gallery(
+    gallery: &GalleryDirectory,
+    name: &str,
+    embedder: &OnnxEmbedder,
+    sigma: Sigma,
+) -> Result<(), PipelineError> {
     let queries = QuerySide {
-        sigma: request.sigma,
+        sigma,
         dimension: embedder.dimension(),
         norm_bound: embedder.norm_bound(),
         model: embedder.facts().hash.parse().ok(),
         contract: embedder.contract().hash().parse().ok(),
     };
-    Ok(request.gallery.manifest.check_against(request.gallery_name, &queries)?)
+    Ok(gallery.manifest.check_against(name, &queries)?)
 }
 
 /// Where queries stand in the gallery themselves.

@@ -161,13 +161,7 @@ impl Certifier<'_> {
     /// The best positive for each negative on the pilot, most dangerous negative first.
     fn pair(&self, parties: &Parties, pilot: &Samples, range: f64) -> Vec<Pairing> {
         let mean = pilot.mean();
-        let mut positives: Vec<(f64, usize)> = parties
-            .positives
-            .iter()
-            .map(|&row| (squared_distance(&mean, self.gallery.vector(row)), row))
-            .collect();
-        positives.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
-        positives.truncate(CANDIDATES);
+        let positives = parties.nearest_positives(self.gallery, &mean, CANDIDATES);
         let mut pairings: Vec<Pairing> = parties
             .negatives
             .iter()

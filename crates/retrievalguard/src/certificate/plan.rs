@@ -114,7 +114,11 @@ impl Planner<'_> {
     /// Splits the negatives into dangerous ones, most dangerous first, and harmless ones.
     pub(crate) fn plan(&self, parties: &Parties) -> (Vec<Opponent>, Vec<Harmless>) {
         let mean = self.pilot.mean();
-        let candidates = self.nearest_positives(parties, &mean);
+        let candidates: Vec<usize> = parties
+            .nearest_positives(self.gallery, &mean, CANDIDATES)
+            .into_iter()
+            .map(|(_, row)| row)
+            .collect();
         let mut ranked = self.rank(parties, &mean, &candidates);
         let dangerous = DANGEROUS.max(2 * self.top_k).min(ranked.len());
         let order = |left: &Ranked, right: &Ranked| {
@@ -133,18 +137,6 @@ impl Planner<'_> {
             .map(|one| self.oppose(one.harmless.negative, &mean, &candidates, &mut table))
             .collect();
         (opponents, rest.into_iter().map(|one| one.harmless).collect())
-    }
-
-    /// The positives nearest to the pilot's mean.
-    pub(crate) fn nearest_positives(&self, parties: &Parties, mean: &[f64]) -> Vec<usize> {
-        let mut positives: Vec<(f64, usize)> = parties
-            .positives
-            .iter()
-            .map(|&row| (squared_distance(mean, self.gallery.vector(row)), row))
-            .collect();
-        positives.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
-        positives.truncate(CANDIDATES);
-        positives.into_iter().map(|(_, row)| row).collect()
     }
 
     /// For every negative the best single positive, if scores were Gaussian: `ρ = σ (E S − s)/√Var S`.
@@ -347,13 +339,15 @@ impl Planner<'_> {
         Some(shares)
     }
 
+    /// The pilot's scores in the direction of a half-space.
+    fn law(&self, half_space: &HalfSpace) -> Law {
+        let scores = scores(self.pilot, self.range, &half_space.direction);
+        Law::new(scores, self.range, self.pilot.dimension())
+    }
+
     /// What the pilot says about a half-space, with the radius that counting should give.
     pub(crate) fn sketch(&self, half_space: HalfSpace, table: &mut HashTables) -> Sketch {
-        let law = Law::new(
-            scores(self.pilot, self.range, &half_space.direction),
-            self.range,
-            self.pilot.dimension(),
-        );
+        let law = self.law(&half_space);
         let thresholds = law.thresholds(self.samples);
         let trials = f64::from(self.samples);
         let sharing = thresholds.len().max(1);
@@ -404,11 +398,7 @@ impl Sketch {
 impl Planner<'_> {
     /// A betting test of one radius for a half-space, planned on the pilot's scores.
     pub(crate) fn wager(&self, half_space: &HalfSpace, radius: f64) -> Wager {
-        let law = Law::new(
-            scores(self.pilot, self.range, &half_space.direction),
-            self.range,
-            self.pilot.dimension(),
-        );
+        let law = self.law(half_space);
         let thresholds = law.thresholds(self.samples);
         let cells =
             Cells::new(&thresholds, self.range, self.floor(), 2.0 * law.nudge(), |place| law.above(place));
