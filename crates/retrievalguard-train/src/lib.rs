@@ -1,0 +1,1 @@
+//! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures.
