@@ -1,1 +1,3 @@
 //! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures.
+
+pub mod kernel;

@@ -1,0 +1,100 @@
+//! The layers' arithmetic: convolution, channel-wise scaling, batch normalisation, pooling.
+
+use burn::tensor::Tensor;
+use burn::tensor::activation::relu;
+use burn::tensor::module::{batch_norm_train, conv2d, max_pool2d};
+use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
+
+/// What follows a layer, element by element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    Identity,
+    /// `max(x, 0)`.
+    Relu,
+    /// `min(max(x, 0), 6)`.
+    Relu6,
+}
+
+impl Activation {
+    /// Applies it.
+    pub fn apply(self, input: Tensor<4>) -> Tensor<4> {
+        match self {
+            Self::Identity => input,
+            Self::Relu => relu(input),
+            // Two rectifiers rather than a clamp: the ONNX exporter knows no clamp.
+            Self::Relu6 => relu(input.clone()) - relu(input - 6.0),
+        }
+    }
+}
+
+/// How a convolution walks over its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Step down and across.
+    pub stride: [usize; 2],
+    /// Zeros above and below, left and right.
+    pub padding: [(usize, usize); 2],
+    /// Number of groups; as many as channels for a depthwise convolution.
+    pub groups: usize,
+}
+
+/// Convolves `[pictures, channels, height, width]` with `[outputs, channels / groups, rows, columns]`.
+pub fn convolution(input: Tensor<4>, weight: Tensor<4>, geometry: Geometry) -> Tensor<4> {
+    let Geometry { stride, padding, groups } = geometry;
+    conv2d(input, weight, None, ConvOptions::new_with_padding(stride, padding, [1, 1], groups))
+}
+
+/// `activation(scale · x + shift)` with one scale and one shift per channel: a frozen batch normalisation.
+pub fn scale_shift(
+    input: Tensor<4>,
+    scale: Tensor<1>,
+    shift: Tensor<1>,
+    activation: Activation,
+) -> Tensor<4> {
+    let [channels] = scale.dims();
+    let shape = [1, channels, 1, 1];
+    activation.apply(input * scale.reshape(shape) + shift.reshape(shape))
+}
+
+/// Batch normalisation with the statistics of the batch.
+#[derive(Clone, Debug)]
+pub struct Normalised {
+    /// `activation(scale · (x − mean) / √(variance + ε) + shift)`.
+    pub output: Tensor<4>,
+    /// Mean of each channel over the batch; carries no gradient.
+    pub mean: Tensor<1>,
+    /// Biased variance of each channel over the batch; carries no gradient.
+    pub variance: Tensor<1>,
+}
+
+/// Normalises every channel by its own mean and variance over the batch, then scales, shifts and activates.
+pub fn normalise(
+    input: Tensor<4>,
+    scale: Tensor<1>,
+    shift: Tensor<1>,
+    epsilon: f64,
+    activation: Activation,
+) -> Normalised {
+    let result = batch_norm_train(input, scale, shift, epsilon);
+    Normalised {
+        output: activation.apply(result.output),
+        mean: result.mean.detach(),
+        variance: result.variance.detach(),
+    }
+}
+
+/// `activation(left + right)`: the end of a residual block.
+pub fn add(left: Tensor<4>, right: Tensor<4>, activation: Activation) -> Tensor<4> {
+    activation.apply(left + right)
+}
+
+/// The largest value of each window.
+pub fn max_pool(input: Tensor<4>, window: usize, stride: usize, padding: usize) -> Tensor<4> {
+    let options = MaxPoolOptions {
+        stride: [stride; 2],
+        padding: [(padding, padding); 2],
+        ..MaxPoolOptions::new([window; 2])
+    };
+    max_pool2d(input, options)
+}
