@@ -1,3 +1,4 @@
 //! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures.
 
 pub mod kernel;
+pub mod random;
