@@ -1,4 +1,5 @@
 //! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures.
 
 pub mod kernel;
+pub mod loss;
 pub mod random;
