@@ -2,4 +2,5 @@
 
 pub mod kernel;
 pub mod loss;
+pub mod network;
 pub mod random;

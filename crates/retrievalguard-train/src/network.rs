@@ -1,0 +1,265 @@
+//! Networks that can be trained: a backbone, a linear head, and rows of length 1.
+//!
+//! The layers of a backbone are a list that is written once per architecture and then run, given weights by name, or
+//! exported. All tensors have the names and shapes of the usual PyTorch implementation, so its checkpoints fit.
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use retrievalguard::Seed;
+//! use retrievalguard_train::network::{Architecture, Network, NetworkConfig, PictureSize};
+//!
+//! let picture = PictureSize { channels: 3, height: 32, width: 32 };
+//! let config = NetworkConfig { dimension: 16, ..NetworkConfig::new(Architecture::Small, picture) };
+//! let network = Network::new(&config, Seed::new(1), &Device::default())?;
+//! let pictures = Tensor::<4>::zeros([2, 3, 32, 32], &Device::default());
+//! assert_eq!(network.forward(config.normalise(pictures)).dims(), [2, 16]);
+//! # Ok::<(), retrievalguard_train::network::ConfigError>(())
+//! ```
+
+use std::sync::Arc;
+
+use burn::module::{Module, ParamId, list_param_ids};
+use burn::tensor::{Device, Tensor, TensorData};
+use retrievalguard::Seed;
+use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
+use serde::{Deserialize, Serialize};
+
+use crate::kernel;
+
+mod config;
+mod efficientnet;
+mod layer;
+mod plan;
+mod resnet;
+mod small;
+
+pub use config::{Architecture, ConfigError, NetworkConfig, Normalisation, PictureSize};
+use layer::{Linear, Role, Slot, Unit};
+use plan::{Plan, Pooling, Step};
+
+/// Lengths below this count as this: a row of zeros stays a row of zeros and has a gradient.
+const SHORTEST: f64 = 1e-12;
+
+/// Whose mean and variance the batch normalisations use while training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Statistics {
+    /// The running ones, which stay as they are; scale and shift learn all the same. Usual for pretrained backbones.
+    Frozen,
+    /// Those of the batch; the running ones follow.
+    Batch,
+}
+
+/// The two halves of a network, which often learn at different rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Convolutions and batch normalisations.
+    Backbone,
+    /// The linear layer.
+    Head,
+}
+
+/// An encoder: pictures in, rows of length 1 out.
+#[derive(Module, Debug)]
+pub struct Network {
+    backbone: Vec<Unit>,
+    head: Linear,
+    #[module(skip)]
+    shape: Arc<Shape>,
+}
+
+/// What does not learn.
+#[derive(Debug)]
+struct Shape {
+    config: NetworkConfig,
+    plan: Plan,
+    last_uses: Vec<usize>,
+}
+
+/// A tensor under the name that it has in a state dictionary.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedTensor {
+    /// Its name, for instance `layer1.0.conv1.weight`.
+    pub name: String,
+    /// Its sides.
+    pub shape: Vec<usize>,
+    /// Its numbers, the last side running fastest.
+    pub values: Vec<f32>,
+}
+
+/// Means and variances of the batches that a network saw, for [`Network::absorb`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "the running statistics follow only if they are absorbed"]
+pub struct BatchStatistics(Vec<layer::Moments>);
+
+impl Network {
+    /// A network with random weights, a pure function of configuration and seed.
+    ///
+    /// Convolutions are normal with variance `2 / (outputs · rows · columns / groups)` as in torchvision's ResNet
+    /// (Kaiming, fan-out), the head's matrix with variance `1 / (3 · features)`, that of PyTorch's uniform default.
+    pub fn new(config: &NetworkConfig, seed: Seed, device: &Device) -> Result<Self, ConfigError> {
+        Self::build(config, device, |slot| initial(slot, seed))
+    }
+
+    /// A network with the values that `fill` gives for every tensor.
+    pub(crate) fn build(
+        config: &NetworkConfig,
+        device: &Device,
+        mut fill: impl FnMut(&Slot) -> Vec<f32>,
+    ) -> Result<Self, ConfigError> {
+        let plan = config.plan()?;
+        let backbone = plan.units.iter().map(layer::unit_slots).map(|slots| {
+            let values = slots.each_ref().map(&mut fill);
+            Unit::new(&slots, values, device)
+        });
+        let backbone = backbone.collect();
+        let slots = layer::head_slots(plan.features(), config.dimension);
+        let head = Linear::new(&slots, slots.each_ref().map(&mut fill), device);
+        let last_uses = plan.last_uses();
+        let shape = Arc::new(Shape { config: config.clone(), plan, last_uses });
+        Ok(Self { backbone, head, shape })
+    }
+
+    /// What the network was built from.
+    pub fn config(&self) -> &NetworkConfig {
+        &self.shape.config
+    }
+
+    /// Where the weights are.
+    pub fn device(&self) -> Device {
+        self.head.device()
+    }
+
+    /// Numbers of the parameters of one part, running statistics among them.
+    ///
+    /// In burn's parameter groups the parts are the paths `backbone` and `head`.
+    pub fn parameters(&self, part: Part) -> Vec<ParamId> {
+        match part {
+            Part::Backbone => list_param_ids(&self.backbone),
+            Part::Head => list_param_ids(&self.head),
+        }
+    }
+
+    /// Embeddings of pictures that [`NetworkConfig::normalise`] normalised, with the running statistics.
+    pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
+        self.embed(self.features(pictures))
+    }
+
+    /// What the head gets: one row of pooled features per picture, with the running statistics.
+    pub fn features(&self, pictures: Tensor<4>) -> Tensor<2> {
+        self.run(pictures, |unit, plan, input| unit.forward(plan, input))
+    }
+
+    /// [`forward`](Self::forward) with a choice of statistics; what they were is to be
+    /// [absorbed](Self::absorb) after the step.
+    pub fn forward_training(
+        &self,
+        pictures: Tensor<4>,
+        statistics: Statistics,
+    ) -> (Tensor<2>, BatchStatistics) {
+        let mut seen = Vec::new();
+        let features = match statistics {
+            Statistics::Frozen => self.features(pictures),
+            Statistics::Batch => self.run(pictures, |unit, plan, input| {
+                let (output, moments) = unit.forward_batch(plan, input);
+                seen.push(moments);
+                output
+            }),
+        };
+        (self.embed(features), BatchStatistics(seen))
+    }
+
+    /// Moves the running statistics a tenth of the way towards those of a batch, with the unbiased variance.
+    ///
+    /// Nothing happens for a batch with frozen statistics.
+    pub fn absorb(self, statistics: BatchStatistics) -> Self {
+        if statistics.0.is_empty() {
+            return self;
+        }
+        let backbone = self.backbone.into_iter().zip(statistics.0);
+        Self { backbone: backbone.map(|(unit, moments)| unit.absorb(moments)).collect(), ..self }
+    }
+
+    fn run(
+        &self,
+        pictures: Tensor<4>,
+        mut unit: impl FnMut(&Unit, &plan::UnitPlan, Tensor<4>) -> Tensor<4>,
+    ) -> Tensor<2> {
+        let Shape { plan, last_uses, .. } = &*self.shape;
+        let mut values = vec![Some(pictures)];
+        for (at, &step) in plan.steps.iter().enumerate() {
+            let mut value = |index: usize| {
+                let value = &mut values[index];
+                let found = if last_uses[index] == at { value.take() } else { value.clone() };
+                found.expect("a value is dropped only after the last step that reads it")
+            };
+            let output = match step {
+                Step::Unit { input, unit: number } => {
+                    unit(&self.backbone[number], &plan.units[number], value(input))
+                }
+                Step::MaxPool { input, window, stride, padding } => {
+                    kernel::max_pool(value(input), window, stride, padding)
+                }
+                Step::Add { left, right, activation } => kernel::add(value(left), value(right), activation),
+            };
+            values.push(Some(output));
+        }
+        let last = values.pop().flatten().expect("the last value is read by nothing before");
+        let [pictures, channels, height, width] = last.dims();
+        match plan.pooling {
+            Pooling::Average => {
+                last.reshape([pictures, channels, height * width]).mean_dim(2).reshape([pictures, channels])
+            }
+            Pooling::Flatten => last.reshape([pictures, channels * height * width]),
+        }
+    }
+
+    /// Head and normalisation: `y / max(‖y‖₂, 10⁻¹²)` with `y = W x + b`.
+    fn embed(&self, features: Tensor<2>) -> Tensor<2> {
+        let rows = self.head.forward(features);
+        // Below the bound the gradient of the length is zero, not infinite.
+        let lengths = rows.clone().powf_scalar(2.0).sum_dim(1).clamp_min(SHORTEST * SHORTEST).sqrt();
+        rows / lengths
+    }
+
+    /// Every tensor with its name, running statistics among them, in the order of the layers.
+    pub fn tensors(&self) -> Vec<NamedTensor> {
+        let Shape { plan, config, .. } = &*self.shape;
+        let mut tensors = Vec::new();
+        for (unit, plan) in self.backbone.iter().zip(&plan.units) {
+            tensors.extend(layer::unit_slots(plan).into_iter().zip(unit.tensors()));
+        }
+        let slots = layer::head_slots(plan.features(), config.dimension);
+        tensors.extend(slots.into_iter().zip(self.head.tensors()));
+        let named = |(Slot { name, shape, .. }, values): (Slot, TensorData)| {
+            let values = values.convert::<f32>().try_into_vec().expect("converted to 32 bits just before");
+            NamedTensor { name, shape, values }
+        };
+        tensors.into_iter().map(named).collect()
+    }
+}
+
+/// What a tensor holds before anything is learnt.
+fn initial(slot: &Slot, seed: Seed) -> Vec<f32> {
+    let count = slot.shape.iter().product();
+    let normal = |variance: f64| {
+        // The word before the name keeps a picture of the same name from sharing the stream.
+        let identity = ImageIdentity::new(format!("parameter {}", slot.name));
+        let mut values = vec![0.0; count];
+        NoiseStream::new(seed, &identity, Stage::Train).fill(0, 0, &mut values);
+        let deviation = variance.sqrt() as f32;
+        values.iter_mut().for_each(|value| *value *= deviation);
+        values
+    };
+    match (slot.role, &*slot.shape) {
+        (Role::Kernels { groups }, &[outputs, _, rows, columns]) => {
+            normal(2.0 / (outputs / groups * rows * columns) as f64)
+        }
+        (Role::Matrix, &[_, features]) => normal(1.0 / (3 * features) as f64),
+        (Role::Scale | Role::Variance, _) => vec![1.0; count],
+        (Role::Kernels { .. } | Role::Matrix | Role::Shift | Role::Mean | Role::Bias, _) => vec![0.0; count],
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! EfficientNet-Lite0 with the names, the padding and the epsilon of the package `efficientnet_lite_pytorch` 0.1.0:
+//! EfficientNet-B0 (Tan, Le, 2019) without squeeze-and-excitation and with ReLU6.
+//!
+//! The padding depends on the size of the picture, as TensorFlow's `SAME` does.
+
+use super::plan::{Padding, Plan, Pooling, UnitOptions, Value};
+use crate::kernel::Activation;
+
+const EPSILON: f64 = 1e-3;
+const STEM_CHANNELS: usize = 32;
+const FEATURES: usize = 1280;
+
+/// Blocks one after another; the first has the stride and changes the number of channels.
+struct Stage {
+    blocks: usize,
+    kernel: usize,
+    stride: usize,
+    expansion: usize,
+    channels: usize,
+}
+
+const STAGES: [Stage; 7] = [
+    Stage { blocks: 1, kernel: 3, stride: 1, expansion: 1, channels: 16 },
+    Stage { blocks: 2, kernel: 3, stride: 2, expansion: 6, channels: 24 },
+    Stage { blocks: 2, kernel: 5, stride: 2, expansion: 6, channels: 40 },
+    Stage { blocks: 3, kernel: 3, stride: 2, expansion: 6, channels: 80 },
+    Stage { blocks: 3, kernel: 5, stride: 1, expansion: 6, channels: 112 },
+    Stage { blocks: 4, kernel: 5, stride: 2, expansion: 6, channels: 192 },
+    Stage { blocks: 1, kernel: 3, stride: 1, expansion: 6, channels: 320 },
+];
+
+fn options(channels: usize, kernel: usize, stride: usize) -> UnitOptions {
+    let (padding, activation) = (Padding::Same, Activation::Relu6);
+    UnitOptions { stride, padding, activation, ..UnitOptions::new(channels, kernel) }
+}
+
+/// The layers for pictures of `[channels, height, width]`.
+pub(super) fn plan(picture: [usize; 3]) -> Plan {
+    let mut plan = Plan::new(picture, EPSILON, Pooling::Average);
+    let stem = options(STEM_CHANNELS, 3, 2);
+    let mut value = plan.unit(plan.pictures(), "_conv_stem".into(), "_bn0".into(), stem);
+    let stages = STAGES.iter().flat_map(|stage| (0..stage.blocks).map(move |position| (stage, position)));
+    for (number, (stage, position)) in stages.enumerate() {
+        let stride = if position == 0 { stage.stride } else { 1 };
+        value = block(&mut plan, value, &format!("_blocks.{number}"), stage, stride);
+    }
+    plan.unit(value, "_conv_head".into(), "_bn1".into(), options(FEATURES, 1, 1));
+    plan
+}
+
+/// Widens, convolves every channel alone, narrows; adds its input where the shapes allow it.
+fn block(plan: &mut Plan, input: Value, name: &str, stage: &Stage, stride: usize) -> Value {
+    let mut value = input;
+    let wide = input.channels * stage.expansion;
+    if stage.expansion != 1 {
+        value = plan.unit(value, format!("{name}._expand_conv"), format!("{name}._bn0"), options(wide, 1, 1));
+    }
+    let depthwise = UnitOptions { groups: wide, ..options(wide, stage.kernel, stride) };
+    value = plan.unit(value, format!("{name}._depthwise_conv"), format!("{name}._bn1"), depthwise);
+    let narrow = UnitOptions { activation: Activation::Identity, ..options(stage.channels, 1, 1) };
+    value = plan.unit(value, format!("{name}._project_conv"), format!("{name}._bn2"), narrow);
+    if stride == 1 && input.channels == stage.channels {
+        value = plan.add(value, input, Activation::Identity);
+    }
+    value
+}
