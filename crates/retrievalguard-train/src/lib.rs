@@ -1,6 +1,10 @@
 //! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures.
 
+pub mod backend;
+pub mod checkpoint;
 pub mod kernel;
 pub mod loss;
 pub mod network;
 pub mod random;
+pub mod recall;
+pub mod recipe;

@@ -3,6 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
 
 use super::Triplets;
 
@@ -12,7 +13,8 @@ use super::Triplets;
 const LEAST_SQUARED_DISTANCE: f32 = 1e-16;
 
 /// What the sum over the triplets is divided by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Average {
     /// The number of triplets: the paper's expectation.
     #[default]

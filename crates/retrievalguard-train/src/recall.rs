@@ -1,0 +1,147 @@
+//! Recall@1 on pictures that were not trained on, of the encoder as it would be used.
+//!
+//! The encoder is the exported file in an inference engine, so what is measured is what `index` and `certify` will run.
+//! Every picture asks for its label among all the others (leave-one-out).
+
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use retrievalguard::gallery::{Gallery, GalleryError, Metric, SearchError};
+use retrievalguard::noise::Stage;
+use retrievalguard::{Picture, Seed, Sigma, Smoother, SmoothingError};
+use retrievalguard_encoder::dataset::{BrokenPictures, Loader, Record};
+use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::picture::PictureError;
+use retrievalguard_encoder::pipeline::{PipelineError, input_values};
+use serde::{Deserialize, Serialize};
+
+use retrievalguard::Embedder as _;
+
+/// Why recall could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecallError {
+    /// A picture could not be read.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    /// A picture does not fit the encoder.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+    /// The encoder failed.
+    #[error(transparent)]
+    Smoothing(#[from] SmoothingError),
+    /// The embeddings make no gallery.
+    #[error(transparent)]
+    Gallery(#[from] GalleryError),
+    /// The gallery could not be searched.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+}
+
+/// Share of pictures whose nearest other picture has their label.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recall {
+    /// Pictures asked for and searched in.
+    pub pictures: usize,
+    /// With the embeddings `h(x)`.
+    pub clean: f64,
+    /// With the means of `h(x + z)`, for queries and gallery alike.
+    pub smoothed: f64,
+}
+
+/// How smoothed embeddings are estimated.
+#[derive(Clone, Copy, Debug)]
+pub struct Smoothing {
+    /// Noise.
+    pub sigma: Sigma,
+    /// Noisy copies per picture.
+    pub samples: u32,
+    /// Seed of the noise.
+    pub seed: Seed,
+}
+
+/// Embeds every picture, clean and smoothed, and searches for each among the others.
+///
+/// Pictures that cannot be read are left out; `stop` ends it early without a result.
+pub fn recall_at_1(
+    embedder: &OnnxEmbedder,
+    records: &[Record],
+    smoothing: Smoothing,
+    threads: NonZeroUsize,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Result<Option<Recall>, RecallError> {
+    let loader = Loader::new(records, embedder.contract().preparation(), BrokenPictures::Skip);
+    let smoother = Smoother::new(embedder, smoothing.sigma, smoothing.seed);
+    let rows: Mutex<Vec<(usize, Vec<f32>, Vec<f32>)>> = Mutex::new(Vec::with_capacity(records.len()));
+    let failed = AtomicBool::new(false);
+    let work = || -> Result<(), RecallError> {
+        for loaded in &loader {
+            if stop() || failed.load(Ordering::Relaxed) {
+                break;
+            }
+            let loaded = loaded?;
+            let identity = &loaded.record.identity;
+            let pixels = input_values(embedder.contract(), identity, loaded.picture)?;
+            let picture = Picture { identity, pixels: &pixels };
+            let clean = smoother.clean(&picture)?;
+            let smoothed = smoother.mean(&picture, Stage::Certify, 0..smoothing.samples)?;
+            let smoothed = smoothed.mean.iter().map(|&value| value as f32).collect();
+            rows.lock().expect("no holder of this lock can panic").push((loaded.position, clean, smoothed));
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.get())
+            .map(|_| scope.spawn(|| work().inspect_err(|_| failed.store(true, Ordering::Relaxed))))
+            .collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect::<Result<Vec<()>, RecallError>>()
+    })?;
+    if stop() {
+        return Ok(None);
+    }
+    let mut rows = rows.into_inner().expect("no holder of this lock can panic");
+    rows.sort_by_key(|(position, ..)| *position);
+    let labels: Vec<&str> = rows.iter().map(|(position, ..)| records[*position].label.as_str()).collect();
+    let (mut clean, mut smoothed) = (Vec::new(), Vec::new());
+    for (_, plain, mean) in &rows {
+        clean.extend_from_slice(plain);
+        smoothed.extend_from_slice(mean);
+    }
+    let dimension = embedder.dimension();
+    Ok(Some(Recall {
+        pictures: rows.len(),
+        clean: leave_one_out(clean, dimension, &labels)?,
+        smoothed: leave_one_out(smoothed, dimension, &labels)?,
+    }))
+}
+
+/// Share of rows whose nearest other row has their label.
+fn leave_one_out(vectors: Vec<f32>, dimension: usize, labels: &[&str]) -> Result<f64, RecallError> {
+    let identities = (0..labels.len()).map(|row| row.to_string()).collect();
+    let own: Vec<[usize; 1]> = (0..labels.len()).map(|row| [row]).collect();
+    let gallery = Gallery::new(vectors.clone(), dimension, identities, labels, Metric::Euclidean)?;
+    let answers = gallery.nearest(&vectors, 1, |query| &own[query])?;
+    let right = answers
+        .iter()
+        .zip(labels)
+        .filter(|(answer, label)| answer.first().is_some_and(|neighbour| labels[neighbour.row] == **label))
+        .count();
+    Ok(right as f64 / labels.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_other_row_decides() {
+        let vectors = vec![0.0, 0.0, 0.1, 0.0, 5.0, 0.0, 5.2, 0.0, 5.1, 0.0];
+        let labels = ["a", "a", "b", "b", "a"];
+        // Rows 0 and 1 find each other; 2 and 3 find row 4, which finds one of them.
+        assert_eq!(leave_one_out(vectors, 2, &labels).unwrap(), 0.4);
+    }
+}
