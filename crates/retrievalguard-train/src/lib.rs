@@ -1,6 +1,7 @@
 //! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures.
 
 pub mod backend;
+pub mod batches;
 pub mod checkpoint;
 pub mod kernel;
 pub mod loss;
