@@ -1,11 +1,13 @@
 //! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures.
 
+pub mod augment;
 pub mod backend;
 pub mod batches;
 pub mod checkpoint;
 pub mod kernel;
 pub mod loss;
 pub mod network;
+pub mod picture_cache;
 pub mod random;
 pub mod recall;
 pub mod recipe;
