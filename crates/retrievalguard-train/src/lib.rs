@@ -13,3 +13,4 @@ pub mod prefetch;
 pub mod random;
 pub mod recall;
 pub mod recipe;
+pub mod tensorboard;
