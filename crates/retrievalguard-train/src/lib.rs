@@ -13,4 +13,5 @@ pub mod prefetch;
 pub mod random;
 pub mod recall;
 pub mod recipe;
+pub mod run_log;
 pub mod tensorboard;
