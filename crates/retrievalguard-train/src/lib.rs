@@ -15,3 +15,4 @@ pub mod recall;
 pub mod recipe;
 pub mod run_log;
 pub mod tensorboard;
+pub mod weights;

@@ -239,6 +239,24 @@ impl Network {
     }
 }
 
+#[cfg(test)]
+impl Network {
+    /// The gradient of everything that learns, by name.
+    pub(crate) fn gradients(&self, gradients: &burn::tensor::Gradients) -> Vec<(String, Vec<f32>)> {
+        let Shape { plan, config, .. } = &*self.shape;
+        let units = self.backbone.iter().zip(&plan.units).flat_map(|(unit, plan)| {
+            layer::unit_slots(plan).into_iter().zip(unit.gradients(gradients)).collect::<Vec<_>>()
+        });
+        let slots = layer::head_slots(plan.features(), config.dimension);
+        let all = units.chain(slots.into_iter().zip(self.head.gradients(gradients)));
+        all.filter_map(|(slot, values)| {
+            assert_eq!(slot.role.learns(), values.is_some(), "{}", slot.name);
+            Some((slot.name, values?.try_into_vec().unwrap()))
+        })
+        .collect()
+    }
+}
+
 /// What a tensor holds before anything is learnt.
 fn initial(slot: &Slot, seed: Seed) -> Vec<f32> {
     let count = slot.shape.iter().product();

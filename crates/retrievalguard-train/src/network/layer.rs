@@ -33,7 +33,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    fn learns(self) -> bool {
+    pub(super) fn learns(self) -> bool {
         match self {
             Self::Kernels { .. } | Self::Scale | Self::Shift | Self::Matrix | Self::Bias => true,
             Self::Mean | Self::Variance => false,
@@ -119,17 +119,13 @@ impl Unit {
         [weight.val().into_data(), scale, shift, mean, variance]
     }
 
-    /// For every tensor, whether it learns and whether it has a gradient.
     #[cfg(test)]
-    pub(super) fn gradients(&self, gradients: &burn::tensor::Gradients) -> Vec<(bool, bool)> {
-        let found = |part: &Param<Tensor<1>>| part.val().grad(gradients).is_some();
-        vec![
-            (true, self.weight.val().grad(gradients).is_some()),
-            (true, found(&self.scale)),
-            (true, found(&self.shift)),
-            (false, found(&self.running_mean)),
-            (false, found(&self.running_variance)),
-        ]
+    pub(super) fn gradients(&self, gradients: &burn::tensor::Gradients) -> [Option<TensorData>; 5] {
+        let Self { weight, scale, shift, running_mean, running_variance } = self;
+        let channels = [scale, shift, running_mean, running_variance];
+        let [scale, shift, mean, variance] =
+            channels.map(|part| part.val().grad(gradients).map(Tensor::into_data));
+        [weight.val().grad(gradients).map(Tensor::into_data), scale, shift, mean, variance]
     }
 
     /// With the running statistics, which stay as they are.
@@ -187,8 +183,9 @@ impl Linear {
     }
 
     #[cfg(test)]
-    pub(super) fn bias_gradient(&self, gradients: &burn::tensor::Gradients) -> Option<Tensor<1>> {
-        self.bias.val().grad(gradients)
+    pub(super) fn gradients(&self, gradients: &burn::tensor::Gradients) -> [Option<TensorData>; 2] {
+        let weight = self.weight.val().grad(gradients).map(Tensor::into_data);
+        [weight, self.bias.val().grad(gradients).map(Tensor::into_data)]
     }
 
     pub(super) fn forward(&self, features: Tensor<2>) -> Tensor<2> {
