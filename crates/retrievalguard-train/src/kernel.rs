@@ -1,9 +1,15 @@
 //! The layers' arithmetic: convolution, channel-wise scaling, batch normalisation, pooling.
 
+use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
-use burn::tensor::module::{batch_norm_train, conv2d, max_pool2d};
-use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
+
+mod flex;
+mod gradient;
+mod operations;
+mod processor;
+
+pub use operations::{KernelOps, Window};
 
 /// What follows a layer, element by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +47,11 @@ pub struct Geometry {
 
 /// Convolves `[pictures, channels, height, width]` with `[outputs, channels / groups, rows, columns]`.
 pub fn convolution(input: Tensor<4>, weight: Tensor<4>, geometry: Geometry) -> Tensor<4> {
-    let Geometry { stride, padding, groups } = geometry;
-    conv2d(input, weight, None, ConvOptions::new_with_padding(stride, padding, [1, 1], groups))
+    Tensor::from_dispatch(Dispatch::kernel_convolution(
+        input.into_dispatch(),
+        weight.into_dispatch(),
+        geometry,
+    ))
 }
 
 /// `activation(scale · x + shift)` with one scale and one shift per channel: a frozen batch normalisation.
@@ -52,9 +61,12 @@ pub fn scale_shift(
     shift: Tensor<1>,
     activation: Activation,
 ) -> Tensor<4> {
-    let [channels] = scale.dims();
-    let shape = [1, channels, 1, 1];
-    activation.apply(input * scale.reshape(shape) + shift.reshape(shape))
+    Tensor::from_dispatch(Dispatch::kernel_scale_shift(
+        input.into_dispatch(),
+        scale.into_dispatch(),
+        shift.into_dispatch(),
+        activation,
+    ))
 }
 
 /// Batch normalisation with the statistics of the batch.
@@ -76,25 +88,30 @@ pub fn normalise(
     epsilon: f64,
     activation: Activation,
 ) -> Normalised {
-    let result = batch_norm_train(input, scale, shift, epsilon);
+    let (output, mean, variance) = Dispatch::kernel_normalise(
+        input.into_dispatch(),
+        scale.into_dispatch(),
+        shift.into_dispatch(),
+        epsilon,
+        activation,
+    );
     Normalised {
-        output: activation.apply(result.output),
-        mean: result.mean.detach(),
-        variance: result.variance.detach(),
+        output: Tensor::from_dispatch(output),
+        mean: Tensor::from_dispatch(mean).detach(),
+        variance: Tensor::from_dispatch(variance).detach(),
     }
 }
 
 /// `activation(left + right)`: the end of a residual block.
 pub fn add(left: Tensor<4>, right: Tensor<4>, activation: Activation) -> Tensor<4> {
-    activation.apply(left + right)
+    Tensor::from_dispatch(Dispatch::kernel_add(left.into_dispatch(), right.into_dispatch(), activation))
 }
 
 /// The largest value of each window.
 pub fn max_pool(input: Tensor<4>, window: usize, stride: usize, padding: usize) -> Tensor<4> {
-    let options = MaxPoolOptions {
-        stride: [stride; 2],
-        padding: [(padding, padding); 2],
-        ..MaxPoolOptions::new([window; 2])
-    };
-    max_pool2d(input, options)
+    let window = Window { size: window, stride, padding };
+    Tensor::from_dispatch(Dispatch::kernel_max_pool(input.into_dispatch(), window))
 }
+
+#[cfg(test)]
+mod tests;
