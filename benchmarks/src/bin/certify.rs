@@ -9,11 +9,11 @@
 use std::error::Error;
 use std::time::Instant;
 
+use cpu_time::ProcessTime;
 use retrievalguard::certificate::{CertificateName, Certifier, SampledQuery};
 use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{Alpha, Excess, NormBound, SampleCount, Samples, Seed, Sigma};
-use rustix::time::{ClockId, clock_gettime};
 
 const DIMENSION: usize = 128;
 const PILOT: usize = 1_000;
@@ -48,8 +48,7 @@ fn peak_memory() -> Option<f64> {
 
 /// Processor seconds of this process.
 fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    ProcessTime::now().as_duration().as_secs_f64()
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -19,6 +19,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
+use cpu_time::ProcessTime;
 use ort::session::Session;
 use ort::session::builder::GraphOptimizationLevel;
 use ort::value::TensorRef;
@@ -26,7 +27,6 @@ use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{Embedder, Picture, Seed, Sigma, Smoother};
 use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder};
-use rustix::time::{ClockId, clock_gettime};
 
 const SIGMA: f64 = 0.25;
 
@@ -76,8 +76,7 @@ fn serve(
 
 /// CPU time of this process so far, all its threads together.
 fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    ProcessTime::now().as_duration().as_secs_f64()
 }
 
 fn bare(model: &Path, sizes: &Sizes) -> Result<(), Failure> {

@@ -14,11 +14,11 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
+use cpu_time::ProcessTime;
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
-use rustix::time::{ClockId, clock_gettime};
 
 const DIMENSION: usize = 128;
 const QUERIES: usize = 256;
@@ -127,8 +127,7 @@ fn read_npy(path: &Path) -> Result<Vec<f32>, Box<dyn Error>> {
 
 /// CPU time of this process so far, all its threads together.
 fn cpu_milliseconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
+    ProcessTime::now().as_duration().as_secs_f64() * 1e3
 }
 
 /// Largest resident memory of this process so far.
