@@ -35,10 +35,10 @@ mod small;
 
 pub use config::{Architecture, ConfigError, NetworkConfig, Normalisation, PictureSize};
 use layer::{Linear, Role, Slot, Unit};
-use plan::{Plan, Pooling, Step};
+pub(crate) use plan::{Plan, Pooling, Step, UnitPlan};
 
 /// Lengths below this count as this: a row of zeros stays a row of zeros and has a gradient.
-const SHORTEST: f64 = 1e-12;
+pub(crate) const SHORTEST: f64 = 1e-12;
 
 /// Whose mean and variance the batch normalisations use while training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,7 +183,7 @@ impl Network {
     fn run(
         &self,
         pictures: Tensor<4>,
-        mut unit: impl FnMut(&Unit, &plan::UnitPlan, Tensor<4>) -> Tensor<4>,
+        mut unit: impl FnMut(&Unit, &UnitPlan, Tensor<4>) -> Tensor<4>,
     ) -> Tensor<2> {
         let Shape { plan, last_uses, .. } = &*self.shape;
         let mut values = vec![Some(pictures)];
@@ -222,6 +222,11 @@ impl Network {
         rows / lengths
     }
 
+    /// The layers of the backbone.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.shape.plan
+    }
+
     /// Every tensor with its name, running statistics among them, in the order of the layers.
     pub fn tensors(&self) -> Vec<NamedTensor> {
         let Shape { plan, config, .. } = &*self.shape;
@@ -241,6 +246,23 @@ impl Network {
 
 #[cfg(test)]
 impl Network {
+    /// Weights and statistics as training leaves them: none at its beginning, activations on both sides of 0 and 6.
+    pub(crate) fn lifelike(config: &NetworkConfig, seed: Seed, device: &Device) -> Self {
+        Self::build(config, device, |slot| {
+            let identity = ImageIdentity::new(format!("lifelike {}", slot.name));
+            let mut noise = vec![0.0; slot.shape.iter().product()];
+            NoiseStream::new(seed, &identity, Stage::Train).fill(0, 0, &mut noise);
+            match slot.role {
+                Role::Kernels { .. } | Role::Matrix => return initial(slot, seed),
+                Role::Scale => noise.iter_mut().for_each(|value| *value = 1.5 + 0.3 * *value),
+                Role::Variance => noise.iter_mut().for_each(|value| *value = 0.5 + value.abs()),
+                Role::Shift | Role::Mean | Role::Bias => noise.iter_mut().for_each(|value| *value *= 0.2),
+            }
+            noise
+        })
+        .unwrap()
+    }
+
     /// The gradient of everything that learns, by name.
     pub(crate) fn gradients(&self, gradients: &burn::tensor::Gradients) -> Vec<(String, Vec<f32>)> {
         let Shape { plan, config, .. } = &*self.shape;

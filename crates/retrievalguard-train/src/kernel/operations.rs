@@ -1,7 +1,7 @@
 //! The layers as operations of a backend, each with a body in burn's own operations.
 //!
-//! A backend that has something faster overrides them: so does the processor, in `flex.rs`. What a graph is captured
-//! from for ONNX, libtorch and the graphics processors take the bodies below.
+//! A backend that has something faster overrides them: so does the processor, in `flex.rs`. libtorch and the graphics
+//! processors take the bodies below.
 
 #![expect(
     clippy::too_many_arguments,
@@ -28,7 +28,6 @@ pub struct Window {
 /// The layers and their gradients.
 #[backend_extension(
     Flex,
-    Capture,
     LibTorch: cfg(feature = "tch"),
     Cube: cfg(any(feature = "cuda", feature = "wgpu")),
     Autodiff,
@@ -184,8 +183,6 @@ pub trait KernelOps: Backend {
     }
 }
 
-impl KernelOps for burn::backend::Capture {}
-
 #[cfg(feature = "tch")]
 impl KernelOps for burn::backend::LibTorch {}
 
@@ -201,10 +198,7 @@ fn activate<B: Backend>(input: FloatTensor<B>, activation: Activation) -> FloatT
     match activation {
         Activation::Identity => input,
         Activation::Relu => B::relu(input),
-        // Two rectifiers rather than a clamp: the ONNX exporter knows no clamp.
-        Activation::Relu6 => {
-            B::float_sub(B::relu(input.clone()), B::relu(B::float_sub_scalar(input, 6.0.into())))
-        }
+        Activation::Relu6 => B::float_clamp(input, 0.0.into(), 6.0.into()),
     }
 }
 

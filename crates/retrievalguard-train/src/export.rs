@@ -1,0 +1,123 @@
+//! A trained network as an encoder: `encoder.onnx` for any number of pictures, and its `encoder.toml`.
+//!
+//! The ONNX file takes normalised pictures and gives rows of length 1. Batch normalisations are folded into the
+//! convolutions before them, so an engine has nothing to do that a hand-made file would save it.
+//!
+//! The graph is written from the network's list of layers and not captured from a run: a captured ReLU6 is four
+//! operations on every activation instead of one, at which onnxruntime runs EfficientNet-Lite0 0.57 times as fast.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use retrievalguard::storage::atomic::{self, WriteError};
+use retrievalguard_encoder::contract::{
+    ChannelOrder, Contract, ContractFault, Crop, Input, Layout, Output, Resize,
+};
+use retrievalguard_encoder::resize::{Interpolation, PassOrder};
+
+use crate::network::{Network, NetworkConfig, Normalisation, PictureSize};
+
+mod graph;
+mod protobuf;
+
+/// Why a network could not be exported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// A weight, or what folding makes of it, is not finite.
+    #[error("tensor `{tensor}` has a number that is not finite, wanted finite weights")]
+    NotFinite {
+        /// The tensor.
+        tensor: String,
+    },
+    /// The pictures' preparation does not fit the network.
+    #[error("the encoder's contract is not usable")]
+    Contract(#[from] ContractFault),
+    /// The folder is not there and cannot be made.
+    #[error("folder `{}` cannot be made", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("the encoder cannot be stored")]
+    Write(#[from] WriteError),
+}
+
+/// How pictures are brought to the network's size; goes into the contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preparation {
+    /// How a picture is scaled.
+    pub resize: Resize,
+    /// How the scaled picture is cut.
+    pub crop: Crop,
+}
+
+impl Preparation {
+    /// The shorter side becomes `size`, and the middle is cut out.
+    pub fn shorter_side(size: usize, interpolation: Interpolation) -> Self {
+        let resize = Resize::ShorterSide { size, interpolation, order: PassOrder::default() };
+        Self { resize, crop: Crop::Centre }
+    }
+}
+
+/// The files of an exported encoder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// `encoder.onnx`.
+    pub model: PathBuf,
+    /// `encoder.toml`.
+    pub contract: PathBuf,
+}
+
+/// The contract under which an exported network is run.
+///
+/// The network's rows have length 1 up to rounding; the tool normalises them once more, so that the norm bound of 1
+/// holds without any tolerance.
+pub fn contract(config: &NetworkConfig, preparation: Preparation) -> Result<Contract, ContractFault> {
+    let PictureSize { channels, height, width } = config.picture;
+    let Normalisation { mean, std } = config.normalisation();
+    let contract = Contract {
+        input: Input {
+            name: Some(graph::INPUT.to_owned()),
+            channels,
+            height,
+            width,
+            channel_order: ChannelOrder::Rgb,
+            layout: Layout::Nchw,
+            mean,
+            std,
+        },
+        resize: preparation.resize,
+        crop: preparation.crop,
+        output: Output { name: Some(graph::OUTPUT.to_owned()), normalise: true, norm_bound: None },
+    };
+    contract.check()?;
+    Ok(contract)
+}
+
+/// Writes `encoder.onnx` and `encoder.toml` into a folder, each of them completely or not at all.
+///
+/// The same network gives the same bytes.
+pub fn export(network: &Network, preparation: Preparation, folder: &Path) -> Result<Exported, ExportError> {
+    let contract = contract(network.config(), preparation)?;
+    let model = graph::encode(network)?;
+    fs::create_dir_all(folder).map_err(|source| ExportError::Folder { path: folder.to_owned(), source })?;
+    let exported = Exported { model: folder.join("encoder.onnx"), contract: folder.join("encoder.toml") };
+    let config = network.config();
+    let title = format!(
+        "# {}, {} dimensions; exported by retrievalguard {}\n\n",
+        config.architecture,
+        config.dimension,
+        env!("CARGO_PKG_VERSION")
+    );
+    atomic::write(&exported.model, &model)?;
+    atomic::write(&exported.contract, (title + &contract.to_toml()).as_bytes())?;
+    Ok(exported)
+}
+
+#[cfg(test)]
+mod tests;

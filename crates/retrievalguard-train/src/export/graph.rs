@@ -1,0 +1,205 @@
+//! A network as an ONNX graph: convolutions with their batch normalisations folded in, a matrix, rows of length 1.
+//!
+//! The numbers of the fields are those of `onnx.proto`.
+
+use std::collections::HashMap;
+
+use super::ExportError;
+use super::protobuf::Message;
+use crate::kernel::Activation;
+use crate::network::{Network, PictureSize, Pooling, SHORTEST, Step, UnitPlan};
+
+/// Name of the graph's input.
+pub(super) const INPUT: &str = "pictures";
+/// Name of the graph's output.
+pub(super) const OUTPUT: &str = "embeddings";
+
+/// Version of the file format and of the operators: what both engines have known for years.
+const IR_VERSION: usize = 8;
+const OPERATORS: usize = 17;
+
+/// The element type of every tensor: single precision.
+const FLOAT: usize = 1;
+
+/// The ONNX file of a network, as bytes; a pure function of its weights.
+pub(super) fn encode(network: &Network) -> Result<Vec<u8>, ExportError> {
+    let config = network.config();
+    let mut graph = Graph::new(network);
+    let features = graph.backbone(network)?;
+    graph.head(features, config.dimension)?;
+    let PictureSize { channels, height, width } = config.picture;
+    let body = graph
+        .body
+        .text(2, config.architecture.name())
+        .message(11, &value(INPUT, &[channels, height, width]))
+        .message(12, &value(OUTPUT, &[config.dimension]));
+    let model = Message::default()
+        .number(1, IR_VERSION)
+        .text(2, "retrievalguard")
+        .text(3, env!("CARGO_PKG_VERSION"))
+        .message(7, &body)
+        .message(8, &Message::default().text(1, "").number(2, OPERATORS));
+    Ok(model.into_bytes())
+}
+
+/// A tensor of any number of rows, as a graph declares it.
+fn value(name: &str, sides: &[usize]) -> Message {
+    let batch = Message::default().message(1, &Message::default().text(2, "batch"));
+    let shape =
+        sides.iter().fold(batch, |shape, &side| shape.message(1, &Message::default().number(1, side)));
+    let tensor = Message::default().number(1, FLOAT).message(2, &shape);
+    Message::default().text(1, name).message(2, &Message::default().message(1, &tensor))
+}
+
+/// An attribute of an operator.
+enum Attribute<'a> {
+    Number(&'static str, usize),
+    Numbers(&'static str, &'a [usize]),
+}
+
+impl Attribute<'_> {
+    fn encode(&self) -> Message {
+        match *self {
+            Self::Number(name, value) => Message::default().text(1, name).number(3, value).number(20, 2),
+            Self::Numbers(name, values) => Message::default().text(1, name).numbers(8, values).number(20, 7),
+        }
+    }
+}
+
+/// Nodes and constants under construction.
+struct Graph {
+    /// The graph's message; its fields may come in any order.
+    body: Message,
+    /// The network's numbers by name.
+    tensors: HashMap<String, Vec<f32>>,
+    /// Constants that activations share, written when first used.
+    six: bool,
+}
+
+impl Graph {
+    fn new(network: &Network) -> Self {
+        let tensors = network.tensors().into_iter().map(|tensor| (tensor.name, tensor.values)).collect();
+        Self { body: Message::default(), tensors, six: false }
+    }
+
+    fn take(&mut self, name: &str) -> Vec<f32> {
+        self.tensors.remove(name).expect("a network holds every tensor of its plan, once")
+    }
+
+    fn node(&mut self, operator: &str, inputs: &[&str], output: &str, attributes: &[Attribute<'_>]) {
+        let node = Message::default().texts(1, inputs).text(2, output).text(3, output).text(4, operator);
+        let node = attributes.iter().fold(node, |node, attribute| node.message(5, &attribute.encode()));
+        self.add(1, &node);
+    }
+
+    fn constant(&mut self, name: &str, sides: &[usize], values: &[f32]) -> Result<(), ExportError> {
+        if values.iter().any(|value| !value.is_finite()) {
+            return Err(ExportError::NotFinite { tensor: name.to_owned() });
+        }
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let tensor = Message::default().numbers(1, sides).number(2, FLOAT).text(8, name).bytes(9, &bytes);
+        self.add(5, &tensor);
+        Ok(())
+    }
+
+    fn add(&mut self, field: u64, message: &Message) {
+        self.body = std::mem::take(&mut self.body).message(field, message);
+    }
+
+    /// Every step, then the pooling; returns the name of the features.
+    fn backbone(&mut self, network: &Network) -> Result<String, ExportError> {
+        let plan = network.plan();
+        let mut names = vec![INPUT.to_owned()];
+        for (at, &step) in plan.steps.iter().enumerate() {
+            let name = match step {
+                Step::Unit { input, unit } => self.unit(&plan.units[unit], &names[input])?,
+                Step::MaxPool { input, window, stride, padding } => {
+                    let name = format!("pool.{at}");
+                    let attributes = [
+                        Attribute::Numbers("kernel_shape", &[window; 2]),
+                        Attribute::Numbers("strides", &[stride; 2]),
+                        Attribute::Numbers("pads", &[padding; 4]),
+                    ];
+                    self.node("MaxPool", &[&names[input]], &name, &attributes);
+                    name
+                }
+                Step::Add { left, right, activation } => {
+                    let name = format!("sum.{at}");
+                    self.node("Add", &[&names[left], &names[right]], &name, &[]);
+                    self.activation(activation, name)?
+                }
+            };
+            names.push(name);
+        }
+        let mut last = names.pop().unwrap_or_default();
+        if plan.pooling == Pooling::Average {
+            self.node("GlobalAveragePool", &[&last], "pooled", &[]);
+            last = "pooled".to_owned();
+        }
+        self.node("Flatten", &[&last], "features", &[Attribute::Number("axis", 1)]);
+        Ok("features".to_owned())
+    }
+
+    /// A convolution that does what it and its batch normalisation did:
+    ///
+    /// ```text
+    /// s = scale / √(variance + ε),   weight' = s · weight,   bias' = shift − s · mean
+    /// ```
+    fn unit(&mut self, plan: &UnitPlan, input: &str) -> Result<String, ExportError> {
+        let UnitPlan { convolution, norm, shape, geometry, epsilon, activation } = plan;
+        let weight = self.take(&format!("{convolution}.weight"));
+        let [scale, shift, mean, variance] = ["weight", "bias", "running_mean", "running_var"]
+            .map(|part| self.take(&format!("{norm}.{part}")).into_iter().map(f64::from).collect::<Vec<_>>());
+        let [outputs, inputs, rows, columns] = *shape;
+        let (mut folded, mut bias) = (Vec::with_capacity(weight.len()), Vec::with_capacity(outputs));
+        for (channel, kernels) in weight.chunks_exact(inputs * rows * columns).enumerate() {
+            let factor = scale[channel] / (variance[channel] + epsilon).sqrt();
+            folded.extend(kernels.iter().map(|&weight| (f64::from(weight) * factor) as f32));
+            bias.push((shift[channel] - mean[channel] * factor) as f32);
+        }
+        let [weight, bias_name] = ["weight", "bias"].map(|part| format!("{convolution}.{part}"));
+        self.constant(&weight, shape, &folded)?;
+        self.constant(&bias_name, &[outputs], &bias)?;
+        let [(above, below), (left, right)] = geometry.padding;
+        let attributes = [
+            Attribute::Numbers("kernel_shape", &[rows, columns]),
+            Attribute::Numbers("strides", &geometry.stride),
+            Attribute::Numbers("pads", &[above, left, below, right]),
+            Attribute::Number("group", geometry.groups),
+        ];
+        self.node("Conv", &[input, &weight, &bias_name], convolution, &attributes);
+        self.activation(*activation, convolution.clone())
+    }
+
+    fn activation(&mut self, activation: Activation, input: String) -> Result<String, ExportError> {
+        let output = format!("{input}.activation");
+        match activation {
+            Activation::Identity => return Ok(input),
+            Activation::Relu => self.node("Relu", &[&input], &output, &[]),
+            Activation::Relu6 => {
+                if !self.six {
+                    self.constant("zero", &[], &[0.0])?;
+                    self.constant("six", &[], &[6.0])?;
+                    self.six = true;
+                }
+                self.node("Clip", &[&input, "zero", "six"], &output, &[]);
+            }
+        }
+        Ok(output)
+    }
+
+    /// `y / max(‖y‖₂, 10⁻¹²)` with `y = W x + b`.
+    fn head(&mut self, features: String, dimension: usize) -> Result<(), ExportError> {
+        let [weight, bias] = ["head.weight", "head.bias"];
+        let (matrix, summand) = (self.take(weight), self.take(bias));
+        self.constant(weight, &[dimension, matrix.len() / dimension], &matrix)?;
+        self.constant(bias, &[dimension], &summand)?;
+        self.constant("shortest", &[], &[SHORTEST as f32])?;
+        self.node("Gemm", &[&features, weight, bias], "rows", &[Attribute::Number("transB", 1)]);
+        let attributes = [Attribute::Numbers("axes", &[1]), Attribute::Number("keepdims", 1)];
+        self.node("ReduceL2", &["rows"], "lengths", &attributes);
+        self.node("Max", &["lengths", "shortest"], "divisors", &[]);
+        self.node("Div", &["rows", "divisors"], OUTPUT, &[]);
+        Ok(())
+    }
+}
