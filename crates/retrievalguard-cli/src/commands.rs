@@ -10,6 +10,8 @@ mod export;
 mod import;
 mod index;
 mod query;
+#[cfg(feature = "train")]
+mod train;
 
 use std::io::Write;
 
@@ -31,6 +33,9 @@ pub(crate) enum Command {
     Export(export::ExportArgs),
     /// Check that an encoder can be certified: shape, norm, determinism, independence, speed
     CheckModel(check_model::CheckModelArgs),
+    /// Train an encoder by metric learning, with noise on the pictures or without
+    #[cfg(feature = "train")]
+    Train(Box<train::TrainArgs>),
     /// Say which engine will run and what would make it faster
     Doctor(doctor::DoctorArgs),
     /// Print a completion script for a shell
@@ -47,6 +52,8 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Import(arguments) => import::run(arguments, out),
         Command::Export(arguments) => export::run(arguments, out),
         Command::CheckModel(arguments) => check_model::run(arguments, out),
+        #[cfg(feature = "train")]
+        Command::Train(arguments) => train::run(arguments, out),
         Command::Doctor(arguments) => doctor::run(arguments, out),
         Command::Completions(arguments) => completions::run(arguments, out),
     }

@@ -40,6 +40,19 @@ pub struct Place {
     pub run: Digest,
 }
 
+impl Place {
+    /// After one more step.
+    #[must_use]
+    pub fn next(self, batches_per_epoch: u64) -> Self {
+        let (batch, step) = (self.batch + 1, self.step + 1);
+        if u64::from(batch) == batches_per_epoch {
+            Self { epoch: self.epoch + 1, batch: 0, step, ..self }
+        } else {
+            Self { batch, step, ..self }
+        }
+    }
+}
+
 /// A checkpoint in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {

@@ -17,11 +17,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{fmt, fs, io};
 
-use retrievalguard::Sigma;
+use retrievalguard::{Seed, Sigma};
 use retrievalguard_encoder::resize::Interpolation;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::augment::Augmentation;
+use crate::export::Preparation;
 use crate::loss::Average;
 use crate::network::{Architecture, NetworkConfig, PictureSize, Statistics};
 
@@ -284,11 +286,31 @@ impl Recipe {
         toml::to_string(self).expect("a recipe holds numbers, words and lists only")
     }
 
+    /// Seed of initial weights, batches, views and noise.
+    pub fn seed(&self) -> Seed {
+        Seed::new(self.seed)
+    }
+
     /// What the network is built from.
     pub fn network_config(&self) -> NetworkConfig {
         let NetworkPart { architecture, dimension, channels, height, width, filters, .. } = self.network;
         let config = NetworkConfig::new(architecture, PictureSize { channels, height, width });
         NetworkConfig { dimension, width: filters.unwrap_or(config.width), ..config }
+    }
+
+    /// How pictures are brought to the network's size after training.
+    pub fn preparation(&self) -> Preparation {
+        Preparation::shorter_side(self.pictures.resize, self.pictures.interpolation)
+    }
+
+    /// How training views are chosen.
+    pub fn augmentation(&self) -> Augmentation {
+        let PicturesPart { crop_area, crop_ratio, flip, .. } = self.pictures;
+        Augmentation {
+            area: crop_area.into(),
+            aspect: crop_ratio.into(),
+            flip: if flip { 0.5 } else { 0.0 },
+        }
     }
 
     /// Noise of the training views; none for plain metric learning.
@@ -298,13 +320,14 @@ impl Recipe {
     }
 
     /// Noise of the smoothed recall.
-    pub fn evaluation_sigma(&self) -> Option<Sigma> {
-        self.sigma().or_else(|| Sigma::new(self.evaluation.sigma).ok())
+    pub fn evaluation_sigma(&self) -> Sigma {
+        let own = || Sigma::new(self.evaluation.sigma).expect("a recipe is checked when it is made");
+        self.sigma().unwrap_or_else(own)
     }
 
     /// Learning rate of the backbone in an epoch counted from zero.
     ///
-    /// Paper: Section 5.3 (training hyper-parameters): a factor at each milestone.
+    /// Paper: Section 4.3, training hyper-parameters: a factor at each milestone.
     pub fn learning_rate(&self, epoch: u32) -> f64 {
         let passed = self.schedule.milestones.iter().filter(|&&milestone| milestone <= epoch).count();
         let passed = i32::try_from(passed).unwrap_or(i32::MAX);

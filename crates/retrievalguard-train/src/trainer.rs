@@ -1,0 +1,392 @@
+//! The training run: pictures in, an encoder out, stopped and resumed at any step.
+//!
+//! Everything random is a function of the seed and of the place in the run (epoch, batch, slot), and a checkpoint holds
+//! everything else. A run that was interrupted therefore ends with the weights of one that was not.
+
+mod error;
+mod folder;
+mod held_out;
+mod learner;
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use burn::tensor::Device;
+use retrievalguard::storage::digest::Digest;
+use retrievalguard_encoder::contract::Contract;
+use retrievalguard_encoder::dataset::Record;
+use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
+use retrievalguard_encoder::pipeline::data_set_digest;
+use serde::Serialize;
+
+pub use self::error::TrainError;
+pub use self::folder::{Inputs, RunFolder};
+use self::learner::Learner;
+use crate::backend::Backend;
+use crate::augment::Viewer;
+use crate::batches::{BatchPlan, Classes};
+use crate::checkpoint::{Checkpoint, Place};
+use crate::export::{ExportError, contract, export};
+use crate::loading::BatchLoader;
+use crate::network::Network;
+use crate::picture_cache::PictureCache;
+use crate::recall::{Recall, Smoothing, recall_at_1};
+use crate::recipe::Recipe;
+use crate::run_log::RunLog;
+use crate::tensorboard::EventFile;
+use crate::weights::{Head, Weights};
+
+/// Batches that are ready before they are needed.
+const AHEAD: usize = 3;
+
+/// Name of an evaluation in the log.
+const EVALUATION: &str = "evaluation";
+
+/// Steps from one line of the log to the next.
+const LOG_EVERY: u64 = 10;
+
+/// What is to be trained, on what.
+#[derive(Clone, Debug)]
+pub struct TrainRequest<'a> {
+    /// How.
+    pub recipe: &'a Recipe,
+    /// The pictures.
+    pub records: &'a [Record],
+    /// Pictures of other classes to measure recall on; some classes of `records` if there are none.
+    pub held_out: Option<&'a [Record]>,
+    /// Initial weights of the backbone.
+    pub weights: Option<&'a Path>,
+    /// What computes.
+    pub backend: Backend,
+    /// What runs the exported encoder when recall is measured.
+    pub engine: &'a EngineOptions,
+    /// Threads that measure recall.
+    pub threads: NonZeroUsize,
+    /// Bytes of decoded pictures to keep in memory.
+    pub cache: u64,
+}
+
+/// Whether a run begins or goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// In a folder without a run.
+    Fresh,
+    /// From the folder's checkpoint.
+    Resume,
+}
+
+/// How a run is going.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StepReport {
+    /// Epoch, counted from 1.
+    pub epoch: u32,
+    /// Steps made since the beginning.
+    #[serde(skip)]
+    pub step: u64,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Loss of the batch.
+    pub loss: f64,
+    /// The boundary `β`.
+    pub beta: f64,
+    /// Share of the pairs that still have a loss.
+    pub active: f64,
+    /// Learning rate of the backbone.
+    pub learning_rate: f64,
+    /// Pictures learnt from per second, since this process began.
+    pub pictures_per_second: f64,
+}
+
+/// What an evaluation showed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct EvaluationReport {
+    /// Epochs completed; zero before the first.
+    pub epochs: u32,
+    /// Steps made since the beginning.
+    #[serde(skip)]
+    pub step: u64,
+    /// Noise of the smoothed recall.
+    pub sigma: f64,
+    /// What was measured.
+    #[serde(flatten)]
+    pub recall: Recall,
+}
+
+/// Hears how a run is going and may stop it.
+pub trait TrainObserver: Sync {
+    /// A step was made.
+    fn stepped(&self, report: &StepReport);
+    /// Recall was measured.
+    fn evaluated(&self, report: &EvaluationReport);
+    /// Something a person should know.
+    fn told(&self, words: &str);
+    /// Whether to write a checkpoint and stop.
+    fn stop(&self) -> bool {
+        false
+    }
+}
+
+/// A finished run.
+#[derive(Clone, Debug)]
+pub struct TrainReport {
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// What the last evaluation of this process showed.
+    pub evaluation: Option<EvaluationReport>,
+}
+
+/// Trains an encoder, or goes on with it, and exports it into the folder.
+pub fn train(
+    request: &TrainRequest<'_>,
+    folder: &RunFolder,
+    start: Start,
+    observer: &dyn TrainObserver,
+) -> Result<TrainReport, TrainError> {
+    let recipe = request.recipe;
+    let device = request.backend.device()?.autodiff();
+    let (records, held_out) = held_out::divide(recipe, request.records, request.held_out)?;
+    let classes = Classes::new(&records);
+    let batch = &recipe.batch;
+    let seed = recipe.seed();
+    let plan = BatchPlan::new(&classes, batch.classes, batch.pictures, seed)?;
+    let contract = contract(&recipe.network_config(), recipe.preparation()).map_err(ExportError::from)?;
+    let viewer = Viewer::new(contract, recipe.augmentation())?;
+    let inputs = Inputs {
+        pictures: data_set_digest(&records),
+        weights: request.weights.map(digest_of_weights).transpose()?,
+        backend: request.backend,
+    };
+    let (learner, place) = match start {
+        Start::Fresh => begin(request, folder, &inputs, &device, observer)?,
+        Start::Resume => resume(recipe, folder, &inputs, &device)?,
+    };
+    let mut run = Run {
+        request,
+        folder,
+        observer,
+        loader: Arc::new(BatchLoader {
+            pictures: PictureCache::new(records, request.cache),
+            classes,
+            plan,
+            viewer,
+            sigma: recipe.sigma(),
+            seed,
+        }),
+        held_out: &held_out,
+        learner,
+        place,
+        log: RunLog::resume(&folder.log(), place.step)?,
+        events: EventFile::create(&folder.tensorboard(), now(), (place.step > 0).then_some(place.step))?,
+        clock: Clock::new(batch.classes * batch.pictures),
+        evaluation: None,
+    };
+    run.finish()?;
+    Ok(TrainReport { steps: run.place.step, evaluation: run.evaluation })
+}
+
+fn digest_of_weights(file: &Path) -> Result<Digest, TrainError> {
+    Digest::of_file(file).map_err(|source| TrainError::WeightsFile { file: file.to_owned(), source })
+}
+
+fn begin(
+    request: &TrainRequest<'_>,
+    folder: &RunFolder,
+    inputs: &Inputs,
+    device: &Device,
+    observer: &dyn TrainObserver,
+) -> Result<(Learner, Place), TrainError> {
+    let recipe = request.recipe;
+    let seed = recipe.seed();
+    let mut network = Network::new(&recipe.network_config(), seed, device)?;
+    if let Some(path) = request.weights {
+        let weights = Weights::read(path)?;
+        // A network of ours brings its head; one that was trained for something else does not.
+        let head = if weights.config() == Some(network.config()) { Head::Required } else { Head::Fresh };
+        let (loaded, report) = network.load(&weights, head)?;
+        network = loaded;
+        observer.told(&format!(
+            "{} tensors of `{}` were loaded, {} were not needed",
+            report.loaded,
+            path.display(),
+            report.ignored.len()
+        ));
+    }
+    folder.begin(recipe, inputs)?;
+    let place = Place { epoch: 0, batch: 0, step: 0, run: inputs.run(recipe) };
+    let learner = Learner::new(recipe, network, device);
+    learner.checkpoint(place)?.write(&folder.checkpoint())?;
+    Ok((learner, place))
+}
+
+fn resume(
+    recipe: &Recipe,
+    folder: &RunFolder,
+    inputs: &Inputs,
+    device: &Device,
+) -> Result<(Learner, Place), TrainError> {
+    let inputs = folder.check_inputs(inputs)?;
+    let checkpoint = Checkpoint::read(&folder.checkpoint())?;
+    if checkpoint.place.run != inputs.run(recipe) {
+        return Err(TrainError::ForeignCheckpoint { file: folder.checkpoint() });
+    }
+    Ok((Learner::resume(recipe, &checkpoint, device)?, checkpoint.place))
+}
+
+/// A run between its start and its end.
+struct Run<'a> {
+    request: &'a TrainRequest<'a>,
+    folder: &'a RunFolder,
+    observer: &'a dyn TrainObserver,
+    loader: Arc<BatchLoader>,
+    held_out: &'a [Record],
+    learner: Learner,
+    place: Place,
+    log: RunLog,
+    events: EventFile,
+    clock: Clock,
+    evaluation: Option<EvaluationReport>,
+}
+
+impl Run<'_> {
+    /// Makes every step that is left and exports the encoder.
+    fn finish(&mut self) -> Result<(), TrainError> {
+        let recipe = self.request.recipe;
+        // Stopped after the checkpoint of an epoch and before its evaluation, a run makes up for it.
+        if self.evaluation_due() && !self.folder.evaluated(self.place.step) {
+            self.evaluate()?;
+        }
+        let per_epoch = self.loader.plan.batches_per_epoch();
+        let steps = per_epoch * u64::from(recipe.schedule.epochs);
+        for batch in self.loader.prefetch(self.place.step..steps, NonZeroUsize::MIN, AHEAD) {
+            if self.observer.stop() {
+                self.save()?;
+                return Err(TrainError::Stopped { place: self.place });
+            }
+            let outcome = self.learner.step(recipe, batch?, self.place)?;
+            let report = StepReport {
+                epoch: self.place.epoch + 1,
+                step: self.place.step + 1,
+                steps,
+                loss: outcome.loss,
+                beta: outcome.beta,
+                active: outcome.active,
+                learning_rate: recipe.learning_rate(self.place.epoch),
+                pictures_per_second: self.clock.stepped(),
+            };
+            self.place = self.place.next(per_epoch);
+            self.observer.stepped(&report);
+            if report.step.is_multiple_of(LOG_EVERY) || self.place.batch == 0 {
+                self.record_step(&report)?;
+            }
+            if self.place.batch == 0 {
+                self.save()?;
+                if self.evaluation_due() {
+                    self.evaluate()?;
+                }
+            }
+        }
+        self.export()
+    }
+
+    /// Whether recall is to be measured before the next step.
+    fn evaluation_due(&self) -> bool {
+        let Recipe { evaluation, schedule, .. } = self.request.recipe;
+        let Place { epoch, batch, .. } = self.place;
+        let asked = evaluation.every > 0 && !self.held_out.is_empty();
+        asked && batch == 0 && (epoch == schedule.epochs || epoch.is_multiple_of(evaluation.every))
+    }
+
+    fn record_step(&mut self, report: &StepReport) -> Result<(), TrainError> {
+        let numbers = [
+            ("train/loss", report.loss),
+            ("train/beta", report.beta),
+            ("train/active_pairs", report.active),
+            ("train/learning_rate", report.learning_rate),
+            ("train/pictures_per_second", report.pictures_per_second),
+        ];
+        self.record("step", report.step, report, &numbers)
+    }
+
+    fn record(
+        &mut self,
+        event: &str,
+        step: u64,
+        fields: &impl Serialize,
+        numbers: &[(&str, f64)],
+    ) -> Result<(), TrainError> {
+        self.log.append(step, event, fields)?;
+        for &(tag, value) in numbers {
+            self.events.scalar(tag, step, now(), value as f32)?;
+        }
+        Ok(self.events.flush()?)
+    }
+
+    fn save(&self) -> Result<(), TrainError> {
+        Ok(self.learner.checkpoint(self.place)?.write(&self.folder.checkpoint())?)
+    }
+
+    /// Writes the encoder as it is now.
+    fn export(&self) -> Result<(), TrainError> {
+        let network = self.learner.network();
+        network.save_safetensors(&self.folder.weights())?;
+        export(network, self.request.recipe.preparation(), self.folder.path())?;
+        Ok(())
+    }
+
+    /// Measures recall of the encoder as it is now.
+    fn evaluate(&mut self) -> Result<(), TrainError> {
+        let recipe = self.request.recipe;
+        let sigma = recipe.evaluation_sigma();
+        let paused = Instant::now();
+        self.export()?;
+        let model = self.folder.encoder();
+        let embedder = OnnxEmbedder::open(&model, Contract::for_model(&model)?, self.request.engine)?;
+        let smoothing = Smoothing {
+            sigma,
+            samples: recipe.evaluation.samples,
+            seed: recipe.seed(),
+        };
+        let observer = self.observer;
+        let recall =
+            recall_at_1(&embedder, self.held_out, smoothing, self.request.threads, &|| observer.stop())?;
+        self.clock.pause(paused.elapsed());
+        let Some(recall) = recall else { return Err(TrainError::Stopped { place: self.place }) };
+        let report =
+            EvaluationReport { epochs: self.place.epoch, step: self.place.step, sigma: sigma.get(), recall };
+        self.evaluation = Some(report);
+        self.observer.evaluated(&report);
+        let numbers = [("held_out/recall_clean", recall.clean), ("held_out/recall_smoothed", recall.smoothed)];
+        self.record(EVALUATION, report.step, &report, &numbers)
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
+/// Pictures per second of this process, evaluations not counted.
+struct Clock {
+    pictures_per_step: usize,
+    steps: u64,
+    started: Instant,
+    paused: Duration,
+}
+
+impl Clock {
+    fn new(pictures_per_step: usize) -> Self {
+        Self { pictures_per_step, steps: 0, started: Instant::now(), paused: Duration::ZERO }
+    }
+
+    fn stepped(&mut self) -> f64 {
+        self.steps += 1;
+        let seconds = self.started.elapsed().saturating_sub(self.paused).as_secs_f64();
+        self.steps as f64 * self.pictures_per_step as f64 / seconds.max(1e-9)
+    }
+
+    fn pause(&mut self, time: Duration) {
+        self.paused += time;
+    }
+}

@@ -1,0 +1,188 @@
+//! Why a run ended without its encoder.
+
+use std::io;
+use std::path::PathBuf;
+
+use retrievalguard::storage::atomic::WriteError;
+use retrievalguard_encoder::contract::ContractError;
+use retrievalguard_encoder::engine::EngineError;
+
+use crate::augment::ViewError;
+use crate::backend::BackendError;
+use crate::batches::BatchPlanError;
+use crate::checkpoint::{CheckpointError, Place};
+use crate::export::ExportError;
+use crate::loss::SamplingError;
+use crate::network::ConfigError;
+use crate::recall::RecallError;
+use crate::recipe::RecipeError;
+use crate::run_log::RunLogError;
+use crate::tensorboard::EventFileError;
+use crate::weights::{FitError, WeightsError};
+
+/// Why a run ended without its encoder; the last checkpoint is kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// The folder holds another run.
+    #[error("`{folder}` holds a run already (`{file}`), wanted a new folder")]
+    Occupied {
+        /// The folder.
+        folder: PathBuf,
+        /// The file that says so.
+        file: PathBuf,
+    },
+    /// The folder could not be made.
+    #[error("folder `{folder}` cannot be made")]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// There is no run to go on with.
+    #[error("there is no run to resume: `{file}` cannot be read")]
+    NothingToResume {
+        /// The file that a run would have.
+        file: PathBuf,
+    },
+    /// The list of inputs is damaged.
+    #[error("`{file}` is not the list of a run's inputs")]
+    Inputs {
+        /// The file.
+        file: PathBuf,
+        /// What its reader says.
+        source: serde_json::Error,
+    },
+    /// A run can only go on as it began.
+    #[error("{what} changed since the run began: it had {found}, now there is {given}")]
+    Changed {
+        /// What is different.
+        what: &'static str,
+        /// What the run began with.
+        found: String,
+        /// What was given.
+        given: String,
+    },
+    /// The checkpoint is of another run.
+    #[error("checkpoint `{file}` is of another run, wanted the one of this folder's recipe and inputs")]
+    ForeignCheckpoint {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A tensor of the checkpoint does not fit the network.
+    #[error("tensor `{tensor}` of the checkpoint is {found}, wanted shape {wanted:?}")]
+    CheckpointTensor {
+        /// Its name.
+        tensor: String,
+        /// What was found.
+        found: String,
+        /// What the network has.
+        wanted: Vec<usize>,
+    },
+    /// What Adam remembered cannot be written or read.
+    #[error("the state of the optimiser of the {optimiser} is missing or damaged, wanted one that burn wrote")]
+    OptimiserState {
+        /// Which optimiser.
+        optimiser: &'static str,
+    },
+    /// The loss is not a number: the run has diverged.
+    #[error(
+        "the loss is {value} in epoch {}, batch {}; the last checkpoint is kept",
+        place.epoch + 1,
+        place.batch + 1
+    )]
+    LossNotFinite {
+        /// The step that was not made.
+        place: Place,
+        /// The loss.
+        value: f64,
+    },
+    /// No triplets could be formed.
+    #[error(
+        "epoch {}, batch {} has no triplets; the last checkpoint is kept",
+        place.epoch + 1,
+        place.batch + 1
+    )]
+    Sampling {
+        /// The step that was not made.
+        place: Place,
+        /// Why not.
+        source: SamplingError,
+    },
+    /// All classes are held out, or too few are.
+    #[error(
+        "{held_out} of {classes} classes are held out, wanted at least two on either side; change evaluation.held_out"
+    )]
+    HeldOut {
+        /// Classes held out.
+        held_out: usize,
+        /// Classes in all.
+        classes: usize,
+    },
+    /// A class is in both sets.
+    #[error("class `{label}` is both trained on and held out, wanted classes that are not trained on")]
+    SharedClass {
+        /// Its label.
+        label: String,
+    },
+    /// The run was told to stop.
+    #[error("stopped in epoch {} after {} batches; --resume goes on from there", place.epoch + 1, place.batch)]
+    Stopped {
+        /// The next step.
+        place: Place,
+    },
+    /// The log could not be written or read.
+    #[error(transparent)]
+    Log(#[from] RunLogError),
+    /// An event file could not be written.
+    #[error(transparent)]
+    Events(#[from] EventFileError),
+    /// The file of initial weights cannot be read.
+    #[error("weights `{file}` cannot be read")]
+    WeightsFile {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The recipe is wrong.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+    /// The network cannot be built.
+    #[error(transparent)]
+    Network(#[from] ConfigError),
+    /// The backend cannot be used.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The pictures give no batches.
+    #[error(transparent)]
+    Batches(#[from] BatchPlanError),
+    /// A picture could not be loaded.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// The weights could not be read or written.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The initial weights do not fit.
+    #[error(transparent)]
+    Fit(#[from] Box<FitError>),
+    /// A checkpoint could not be read or written.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The encoder could not be exported.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// The exported encoder's contract cannot be read.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
+    /// The exported encoder could not be opened.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Recall could not be measured.
+    #[error(transparent)]
+    Recall(#[from] RecallError),
+    /// A file could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}

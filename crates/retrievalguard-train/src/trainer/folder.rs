@@ -1,0 +1,135 @@
+//! The files of a run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use retrievalguard::storage::atomic;
+use retrievalguard::storage::digest::Digest;
+use serde::{Deserialize, Serialize};
+
+use super::TrainError;
+use crate::backend::Backend;
+use crate::recipe::Recipe;
+
+/// What a run depends on beside its recipe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Inputs {
+    /// Digest of the training pictures, their labels and order.
+    pub pictures: Digest,
+    /// Digest of the file with the initial weights.
+    pub weights: Option<Digest>,
+    /// What computes; other backends round differently.
+    pub backend: Backend,
+}
+
+impl Inputs {
+    /// Digest of the recipe and of everything it is applied to.
+    pub fn run(&self, recipe: &Recipe) -> Digest {
+        let inputs = serde_json::to_string(self).expect("inputs are digests and a name");
+        Digest::of_bytes(format!("{}\n{inputs}", recipe.to_toml()).as_bytes())
+    }
+}
+
+/// Where a run keeps its files.
+#[derive(Clone, Debug)]
+pub struct RunFolder(PathBuf);
+
+impl RunFolder {
+    /// The folder, which need not exist.
+    pub fn new(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// The complete recipe.
+    pub fn recipe(&self) -> PathBuf {
+        self.0.join("recipe.toml")
+    }
+
+    /// What the run depends on beside the recipe.
+    pub fn inputs(&self) -> PathBuf {
+        self.0.join("inputs.json")
+    }
+
+    /// Everything needed to go on.
+    pub fn checkpoint(&self) -> PathBuf {
+        self.0.join("checkpoint.safetensors")
+    }
+
+    /// What happened, line by line.
+    pub fn log(&self) -> PathBuf {
+        self.0.join("log.jsonl")
+    }
+
+    /// Event files.
+    pub fn tensorboard(&self) -> PathBuf {
+        self.0.join("tensorboard")
+    }
+
+    /// The weights by their PyTorch names.
+    pub fn weights(&self) -> PathBuf {
+        self.0.join("network.safetensors")
+    }
+
+    /// The encoder for `index` and `certify`; its contract lies beside it.
+    pub fn encoder(&self) -> PathBuf {
+        self.0.join("encoder.onnx")
+    }
+
+    /// Whether the log has an evaluation after this many steps.
+    pub(super) fn evaluated(&self, step: u64) -> bool {
+        #[derive(Deserialize)]
+        struct Line {
+            step: u64,
+            event: String,
+        }
+
+        let text = fs::read_to_string(self.log()).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        lines.into_iter().any(|line| line.step == step && line.event == super::EVALUATION)
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Begins a run in a folder that has none.
+    pub(super) fn begin(&self, recipe: &Recipe, inputs: &Inputs) -> Result<(), TrainError> {
+        for file in [self.checkpoint(), self.recipe()] {
+            if file.exists() {
+                return Err(TrainError::Occupied { folder: self.0.clone(), file });
+            }
+        }
+        fs::create_dir_all(&self.0)
+            .map_err(|source| TrainError::Folder { folder: self.0.clone(), source })?;
+        let text = serde_json::to_string_pretty(inputs).expect("inputs are digests and a name") + "\n";
+        atomic::write(&self.inputs(), text.as_bytes())?;
+        atomic::write(&self.recipe(), recipe.to_toml().as_bytes())?;
+        Ok(())
+    }
+
+    /// The recipe of the run that is in the folder.
+    pub fn read_recipe(&self) -> Result<Recipe, TrainError> {
+        let path = self.recipe();
+        let text = fs::read_to_string(&path).map_err(|_| TrainError::NothingToResume { file: path.clone() })?;
+        Ok(Recipe::from_toml(&path.display().to_string(), &text)?)
+    }
+
+    /// Refuses to go on with other pictures, weights or another backend than the run began with.
+    pub(super) fn check_inputs(&self, wanted: &Inputs) -> Result<Inputs, TrainError> {
+        let path = self.inputs();
+        let text = fs::read_to_string(&path).map_err(|_| TrainError::NothingToResume { file: path.clone() })?;
+        let found: Inputs = serde_json::from_str(&text)
+            .map_err(|source| TrainError::Inputs { file: path, source })?;
+        let changed = |what, found: String, given: String| TrainError::Changed { what, found, given };
+        if found.pictures != wanted.pictures {
+            let (found, given) = (found.pictures.to_string(), wanted.pictures.to_string());
+            return Err(changed("the training pictures", found, given));
+        }
+        if found.backend != wanted.backend {
+            return Err(changed("the backend", found.backend.to_string(), wanted.backend.to_string()));
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,194 @@
+//! One step of training, and everything that a step changes.
+
+use std::collections::BTreeMap;
+
+use burn::module::ParamId;
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Bytes, Device, Tensor, TensorData};
+use retrievalguard::Seed;
+
+use super::TrainError;
+use crate::checkpoint::{Checkpoint, Place};
+use crate::loss::{MarginLoss, TripletSampler};
+use crate::network::{Network, Part};
+use crate::loading::Batch;
+use crate::recipe::Recipe;
+
+/// Added to the root of Adam's second moment: PyTorch's default.
+const EPSILON: f32 = 1e-8;
+
+/// Number of the parameter `β`, the same in every run, so that its optimiser's state fits after a restart.
+const BETA: u64 = 1;
+
+/// Names of the optimisers in a checkpoint.
+const BACKBONE_STATE: &str = "backbone";
+const HEAD_STATE: &str = "head";
+const LOSS_STATE: &str = "loss";
+
+/// The network, its loss, and what Adam remembers of both.
+pub(super) struct Learner {
+    /// `None` only while a step replaces it.
+    network: Option<Network>,
+    loss: Option<MarginLoss>,
+    backbone_optimiser: ModuleOptimizer,
+    head_optimiser: ModuleOptimizer,
+    loss_optimiser: ModuleOptimizer,
+    sampler: TripletSampler,
+    seed: Seed,
+    device: Device,
+}
+
+/// What a step showed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    /// The loss before the step.
+    pub(super) loss: f64,
+    /// The boundary `β` after it.
+    pub(super) beta: f64,
+    /// Share of the pairs, positive and negative, that still have a loss.
+    pub(super) active: f64,
+}
+
+impl Learner {
+    /// Before the first step; `device` carries gradients.
+    pub(super) fn new(recipe: &Recipe, network: Network, device: &Device) -> Self {
+        let part = &recipe.loss;
+        let loss = MarginLoss::new(part.beta, part.gamma, part.average, device);
+        let adam = AdamConfig::new().with_epsilon(EPSILON);
+        let decay = recipe.optimiser.weight_decay;
+        let weights = if decay > 0.0 {
+            adam.clone().with_weight_decay(Some(WeightDecayConfig::new(decay as f32)))
+        } else {
+            adam.clone()
+        };
+        Self {
+            network: Some(network),
+            loss: Some(with_number(loss)),
+            backbone_optimiser: weights.init(),
+            head_optimiser: weights.init(),
+            loss_optimiser: adam.init(),
+            sampler: TripletSampler::default(),
+            seed: recipe.seed(),
+            device: device.clone(),
+        }
+    }
+
+    /// At the place of a checkpoint.
+    pub(super) fn resume(recipe: &Recipe, checkpoint: &Checkpoint, device: &Device) -> Result<Self, TrainError> {
+        let config = recipe.network_config();
+        let mut fault = None;
+        let network = Network::build(&config, device, |slot| {
+            match checkpoint.network.get(&slot.name) {
+                Some((shape, values)) if *shape == slot.shape => values.clone(),
+                found => {
+                    fault.get_or_insert_with(|| TrainError::CheckpointTensor {
+                        tensor: slot.name.clone(),
+                        found: found.map_or("missing".to_owned(), |(shape, _)| format!("{shape:?}")),
+                        wanted: slot.shape.clone(),
+                    });
+                    vec![0.0; slot.shape.iter().product()]
+                }
+            }
+        })?;
+        if let Some(fault) = fault {
+            return Err(fault);
+        }
+        let mut learner = Self::new(recipe, network, device);
+        let part = &recipe.loss;
+        let loss = MarginLoss::new(f64::from(checkpoint.beta), part.gamma, part.average, device);
+        learner.loss = Some(with_number(loss));
+        let restore = |optimiser: ModuleOptimizer, name: &'static str| {
+            let state = checkpoint.optimisers.get(name).ok_or(TrainError::OptimiserState { optimiser: name })?;
+            if state.is_empty() {
+                return Ok(optimiser);
+            }
+            optimiser
+                .from_bytes(Bytes::from_bytes_vec(state.clone()))
+                .map_err(|_| TrainError::OptimiserState { optimiser: name })
+        };
+        learner.backbone_optimiser = restore(learner.backbone_optimiser, BACKBONE_STATE)?;
+        learner.head_optimiser = restore(learner.head_optimiser, HEAD_STATE)?;
+        learner.loss_optimiser = restore(learner.loss_optimiser, LOSS_STATE)?;
+        Ok(learner)
+    }
+
+    /// Everything that [`resume`](Self::resume) needs.
+    pub(super) fn checkpoint(&self, place: Place) -> Result<Checkpoint, TrainError> {
+        let mut network = BTreeMap::new();
+        for tensor in self.network().tensors() {
+            network.insert(tensor.name, (tensor.shape, tensor.values));
+        }
+        let mut optimisers = BTreeMap::new();
+        for (name, optimiser) in [
+            (BACKBONE_STATE, &self.backbone_optimiser),
+            (HEAD_STATE, &self.head_optimiser),
+            (LOSS_STATE, &self.loss_optimiser),
+        ] {
+            // Before the first step there is nothing to remember.
+            let state = if place.step == 0 {
+                Vec::new()
+            } else {
+                optimiser.into_bytes().map_err(|_| TrainError::OptimiserState { optimiser: name })?.to_vec()
+            };
+            optimisers.insert(name.to_owned(), state);
+        }
+        Ok(Checkpoint { place, network, beta: self.beta(), optimisers })
+    }
+
+    /// The network as it is.
+    pub(super) fn network(&self) -> &Network {
+        self.network.as_ref().expect("a step puts the network back")
+    }
+
+    /// The boundary `β` as it is.
+    pub(super) fn beta(&self) -> f32 {
+        let loss = self.loss.as_ref().expect("a step puts the loss back");
+        floats(loss.beta.val().into_data())[0]
+    }
+
+    /// Learns from one batch, unless its loss is not a number.
+    pub(super) fn step(&mut self, recipe: &Recipe, batch: Batch, place: Place) -> Result<Outcome, TrainError> {
+        let network = self.network.take().expect("a step puts the network back");
+        let loss = self.loss.take().expect("a step puts the loss back");
+        let config = recipe.network_config();
+        let pictures = Tensor::<4>::from_data(TensorData::new(batch.pixels, batch.shape), &self.device);
+        let (embeddings, statistics) =
+            network.forward_training(config.normalise(pictures), recipe.network.batch_norm);
+        let rows = floats(embeddings.clone().into_data());
+        let (epoch, step) = (u64::from(place.epoch), u64::from(place.batch));
+        let triplets = self.sampler.triplets(&rows, &batch.labels, self.seed, epoch, step);
+        let triplets = triplets.map_err(|source| TrainError::Sampling { place, source })?;
+        let pairs = (2 * triplets.len()) as f64;
+        let parts = loss.forward(embeddings, &triplets);
+        let value = f64::from(floats(parts.total.clone().into_data())[0]);
+        if !value.is_finite() {
+            return Err(TrainError::LossNotFinite { place, value });
+        }
+        let active = (parts.active_positives + parts.active_negatives).into_data();
+        let active = active.iter::<i64>().next().unwrap_or(0) as f64 / pairs;
+        let mut gradients = parts.total.backward();
+        let part = |gradients: &mut _, part| {
+            GradientsParams::from_params(gradients, &network, &network.parameters(part))
+        };
+        let backbone = part(&mut gradients, Part::Backbone);
+        let head = part(&mut gradients, Part::Head);
+        let boundary = GradientsParams::from_module(&mut gradients, &loss);
+        let rate = recipe.learning_rate(place.epoch);
+        let network = self.backbone_optimiser.step(rate, network, backbone);
+        let network = self.head_optimiser.step(rate * recipe.optimiser.head_factor, network, head);
+        self.network = Some(network.absorb(statistics));
+        self.loss = Some(self.loss_optimiser.step(recipe.loss.beta_learning_rate, loss, boundary));
+        Ok(Outcome { loss: value, beta: f64::from(self.beta()), active })
+    }
+}
+
+/// The loss with the number of its parameter that every run uses.
+fn with_number(mut loss: MarginLoss) -> MarginLoss {
+    loss.beta.id = ParamId::from(BETA);
+    loss
+}
+
+fn floats(values: TensorData) -> Vec<f32> {
+    values.iter::<f32>().collect()
+}

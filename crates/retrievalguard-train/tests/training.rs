@@ -1,0 +1,225 @@
+//! Whole runs on drawn pictures: they learn, stop, go on, and never overwrite each other.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Mutex;
+
+use retrievalguard_encoder::dataset::{PictureSource, Record, Role};
+use retrievalguard_encoder::engine::{Engine, EngineOptions};
+use retrievalguard_train::backend::Backend;
+use retrievalguard_train::checkpoint::Checkpoint;
+use retrievalguard_train::recipe::{Preset, Recipe};
+use retrievalguard_train::trainer::{
+    EvaluationReport, RunFolder, Start, StepReport, TrainError, TrainObserver, TrainReport, TrainRequest,
+    train,
+};
+
+const SIDE: usize = 16;
+
+/// Classes are stripes of different direction and width; pictures of a class are shifted and brightened.
+fn records(classes: std::ops::Range<usize>, pictures: usize) -> Vec<Record> {
+    let draw = |class: usize, picture: usize| -> Vec<u8> {
+        let (down, across) = (1 + class % 3, 1 + class / 3);
+        let pixel = |place: usize| {
+            let (row, column) = (place / SIDE, place % SIDE);
+            let wave = (row * down + column * across * 2 + picture * 3) % 12;
+            (wave * 15 + 20 + 5 * (picture % 7)) as u8
+        };
+        (0..SIDE * SIDE).map(pixel).collect()
+    };
+    let record = |class: usize, picture: usize| Record {
+        identity: format!("{class}/{picture}"),
+        source: PictureSource::Grey { width: SIDE, height: SIDE, pixels: draw(class, picture) },
+        crop: None,
+        label: format!("class {class}"),
+        category: None,
+        split: None,
+        role: Role::Unassigned,
+    };
+    classes.flat_map(|class| (0..pictures).map(move |picture| record(class, picture))).collect()
+}
+
+fn recipe(changes: &[&str]) -> Recipe {
+    let mut set: Vec<String> = [
+        "network.architecture=small",
+        "network.channels=1",
+        "network.height=16",
+        "network.width=16",
+        "network.dimension=8",
+        "network.filters=8",
+        "network.batch_norm=batch",
+        "pictures.resize=16",
+        "pictures.crop_area=[0.7, 1.0]",
+        "pictures.flip=false",
+        "batch.classes=4",
+        "batch.pictures=3",
+        "optimiser.learning_rate=0.003",
+        "optimiser.head_factor=1.0",
+        "schedule.epochs=3",
+        "schedule.milestones=[2]",
+        "evaluation.every=2",
+        "evaluation.held_out=0.25",
+        "evaluation.samples=4",
+        "noise.sigma=0.1",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    set.extend(changes.iter().map(|&change| change.to_owned()));
+    Recipe::assemble(Preset::Small, None, &set).unwrap()
+}
+
+/// Remembers everything; asks to stop after a number of steps.
+#[derive(Default)]
+struct Watcher {
+    stop_after: Option<u64>,
+    steps: Mutex<Vec<StepReport>>,
+    evaluations: Mutex<Vec<EvaluationReport>>,
+}
+
+impl TrainObserver for Watcher {
+    fn stepped(&self, report: &StepReport) {
+        self.steps.lock().unwrap().push(*report);
+    }
+
+    fn evaluated(&self, report: &EvaluationReport) {
+        self.evaluations.lock().unwrap().push(*report);
+    }
+
+    fn told(&self, _words: &str) {}
+
+    fn stop(&self) -> bool {
+        let steps = self.steps.lock().unwrap();
+        self.stop_after.is_some_and(|limit| steps.last().is_some_and(|last| last.step >= limit))
+    }
+}
+
+fn run(
+    recipe: &Recipe,
+    records: &[Record],
+    folder: &Path,
+    start: Start,
+    watcher: &Watcher,
+) -> Result<TrainReport, TrainError> {
+    let engine = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
+    let request = TrainRequest {
+        recipe,
+        records,
+        held_out: None,
+        weights: None,
+        backend: Backend::Cpu,
+        engine: &engine,
+        threads: NonZeroUsize::MIN,
+        cache: 1 << 20,
+    };
+    train(&request, &RunFolder::new(folder), start, watcher)
+}
+
+#[test]
+fn a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (recipe, records) = (recipe(&[]), records(0..12, 6));
+    let whole = folder.path().join("whole");
+    run(&recipe, &records, &whole, Start::Fresh, &Watcher::default()).unwrap();
+
+    let parts = folder.path().join("parts");
+    let mut start = Start::Fresh;
+    // In the middle of an epoch, and again just before the end of another.
+    for stop in [2, 7] {
+        let watcher = Watcher { stop_after: Some(stop), ..Watcher::default() };
+        let error = run(&recipe, &records, &parts, start, &watcher).unwrap_err();
+        assert!(matches!(error, TrainError::Stopped { place } if place.step == stop), "{error}");
+        start = Start::Resume;
+    }
+    run(&recipe, &records, &parts, start, &Watcher::default()).unwrap();
+
+    for file in ["network.safetensors", "encoder.onnx", "encoder.toml", "recipe.toml", "inputs.json"] {
+        let [whole, parts] = [&whole, &parts].map(|run| fs::read(run.join(file)).unwrap());
+        assert_eq!(whole, parts, "{file}");
+    }
+    let [whole, parts] = [&whole, &parts].map(|run| {
+        let text = fs::read_to_string(run.join("log.jsonl")).unwrap();
+        let lines = text.lines().map(|line| {
+            let mut value: serde_json::Value = serde_json::from_str(line).unwrap();
+            for clock in ["pictures_per_second", "time"] {
+                value.as_object_mut().unwrap().remove(clock);
+            }
+            value.to_string()
+        });
+        lines.collect::<Vec<_>>()
+    });
+    assert_eq!(whole, parts, "the log has every line once");
+}
+
+#[test]
+fn training_separates_classes_it_has_not_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = recipe(&["schedule.epochs=12", "schedule.milestones=[9]", "evaluation.every=12"]);
+    let watcher = Watcher::default();
+    let report =
+        run(&recipe, &records(0..12, 10), &folder.path().join("run"), Start::Fresh, &watcher).unwrap();
+    let steps = watcher.steps.into_inner().unwrap();
+    assert_eq!(steps.len() as u64, report.steps);
+    let mean = |steps: &[StepReport]| steps.iter().map(|step| step.active).sum::<f64>() / steps.len() as f64;
+    let quarter = steps.len() / 4;
+    let (first, last) = (mean(&steps[..quarter]), mean(&steps[3 * quarter..]));
+    assert!(last < 0.8 * first, "active pairs: {first} at first, {last} at last");
+    let evaluations = watcher.evaluations.into_inner().unwrap();
+    let [before, after] = evaluations.as_slice() else { panic!("two evaluations, not {evaluations:?}") };
+    assert!(after.recall.smoothed >= before.recall.smoothed, "{before:?} then {after:?}");
+    assert!(after.recall.smoothed > 0.6, "{after:?}");
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = recipe(&["optimiser.learning_rate=1e30", "network.batch_norm=frozen"]);
+    let error =
+        run(&recipe, &records(0..12, 6), folder.path(), Start::Fresh, &Watcher::default()).unwrap_err();
+    let diverged = matches!(error, TrainError::LossNotFinite { .. } | TrainError::Sampling { .. });
+    assert!(diverged, "{error}");
+    let checkpoint = Checkpoint::read(&RunFolder::new(folder.path()).checkpoint()).unwrap();
+    assert!(checkpoint.network.values().flat_map(|(_, values)| values).all(|value| value.is_finite()));
+}
+
+#[test]
+fn a_folder_holds_one_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = recipe(&["schedule.epochs=1", "evaluation.every=0"]);
+    let pictures = records(0..12, 6);
+    let error = run(&recipe, &pictures, folder.path(), Start::Resume, &Watcher::default()).unwrap_err();
+    assert!(matches!(error, TrainError::NothingToResume { .. }), "{error}");
+    run(&recipe, &pictures, folder.path(), Start::Fresh, &Watcher::default()).unwrap();
+    let error = run(&recipe, &pictures, folder.path(), Start::Fresh, &Watcher::default()).unwrap_err();
+    assert!(matches!(error, TrainError::Occupied { .. }), "{error}");
+    let error =
+        run(&recipe, &records(0..12, 5), folder.path(), Start::Resume, &Watcher::default()).unwrap_err();
+    assert!(matches!(error, TrainError::Changed { what: "the training pictures", .. }), "{error}");
+}
+
+#[test]
+fn a_run_leaves_an_encoder_that_index_and_certify_can_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = recipe(&["schedule.epochs=1", "evaluation.every=0"]);
+    run(&recipe, &records(0..12, 6), folder.path(), Start::Fresh, &Watcher::default()).unwrap();
+    let files: BTreeSet<String> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    for file in [
+        "checkpoint.safetensors",
+        "encoder.onnx",
+        "encoder.toml",
+        "inputs.json",
+        "log.jsonl",
+        "network.safetensors",
+        "recipe.toml",
+        "tensorboard",
+    ] {
+        assert!(files.contains(file), "{file} is not among {files:?}");
+    }
+    let written =
+        Recipe::from_toml("recipe", &fs::read_to_string(folder.path().join("recipe.toml")).unwrap());
+    assert_eq!(written.unwrap(), recipe);
+}
