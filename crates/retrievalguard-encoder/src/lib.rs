@@ -1,5 +1,6 @@
 //! From files to embeddings: pictures, data sets, the model contract and the engines that run encoders.
 
+pub mod catalogue;
 pub mod check;
 pub mod contract;
 pub mod dataset;

@@ -1,0 +1,178 @@
+//! The catalogue on disk: `PART/product-NNN/NN.png`, as image-folder readers want it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use retrievalguard::storage::atomic::{self, WriteError};
+
+use super::{Catalogue, Part};
+use crate::picture::{PictureLimits, RgbPicture};
+use crate::pipeline::Observer;
+
+/// Why a part of the catalogue is not on disk.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CatalogueError {
+    /// Something else lies in the folder.
+    #[error("`{}` is no picture of the catalogue, wanted a folder of its own", path.display())]
+    Foreign {
+        /// What was found.
+        path: PathBuf,
+    },
+    /// A picture has the right name and other pixels.
+    #[error("`{}` is not the picture that the catalogue draws there", path.display())]
+    Altered {
+        /// The picture.
+        path: PathBuf,
+    },
+    /// The folder could not be looked through.
+    #[error("folder `{}` cannot be read", path.display())]
+    Read {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A picture could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The drawing was told to stop; what is drawn stays.
+    #[error("stopped after {done} of {total} pictures; the same command continues from there")]
+    Stopped {
+        /// How many are drawn.
+        done: usize,
+        /// How many there are.
+        total: usize,
+    },
+}
+
+/// What became of a part's pictures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drawn {
+    /// Drawn and written.
+    pub drawn: usize,
+    /// Found on disk, drawn as they should be.
+    pub kept: usize,
+}
+
+impl Catalogue {
+    /// Writes a part to `folder/PART/product-NNN/NN.png`, leaving pictures that are there already.
+    ///
+    /// Refuses a folder in which anything else lies, before anything is written.
+    pub fn write(
+        &self,
+        folder: &Path,
+        part: Part,
+        threads: NonZeroUsize,
+        observer: &dyn Observer,
+    ) -> Result<Drawn, CatalogueError> {
+        let root = folder.join(part.name());
+        refuse_strangers(&root, part)?;
+        for class in part.classes() {
+            let class_folder = root.join(class_name(class));
+            fs::create_dir_all(&class_folder).map_err(|error| WriteError::new(&class_folder, error))?;
+        }
+        let members = part.members();
+        let (next, done, kept) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        let failed = AtomicBool::new(false);
+        let work = || -> Result<(), CatalogueError> {
+            while !failed.load(Ordering::Relaxed) && !observer.stop() {
+                let Some(&(class, number)) = members.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                let path = root.join(class_name(class)).join(picture_name(number));
+                let found = self
+                    .keep_or_draw(&path, class, number)
+                    .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                kept.fetch_add(usize::from(found), Ordering::Relaxed);
+                observer.advanced(done.fetch_add(1, Ordering::Relaxed) + 1, members.len());
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads.get()).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })?;
+        let (done, kept) = (done.into_inner(), kept.into_inner());
+        if done < members.len() {
+            return Err(CatalogueError::Stopped { done, total: members.len() });
+        }
+        Ok(Drawn { drawn: done - kept, kept })
+    }
+
+    /// Whether the picture was on disk already; draws and writes it if not.
+    fn keep_or_draw(&self, path: &Path, class: u64, number: u64) -> Result<bool, CatalogueError> {
+        let picture = self.picture(class, number);
+        if path.exists() {
+            // By pixels, not bytes: another version of the PNG writer may compress otherwise.
+            return match RgbPicture::from_path(path, &PictureLimits::default()) {
+                Ok(found) if found == picture => Ok(true),
+                Ok(_) | Err(_) => Err(CatalogueError::Altered { path: path.to_owned() }),
+            };
+        }
+        atomic::write(path, &png_bytes(&picture).map_err(|error| WriteError::new(path, error))?)?;
+        Ok(false)
+    }
+}
+
+fn class_name(class: u64) -> String {
+    format!("product-{class:03}")
+}
+
+fn picture_name(number: u64) -> String {
+    format!("{number:02}.png")
+}
+
+fn png_bytes(picture: &RgbPicture) -> io::Result<Vec<u8>> {
+    let side = |pixels: usize| u32::try_from(pixels).map_err(io::Error::other);
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, side(picture.width())?, side(picture.height())?);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(picture.pixels())?;
+    writer.finish()?;
+    Ok(bytes)
+}
+
+/// Looks through a part's folder for anything that the catalogue would not put there.
+fn refuse_strangers(root: &Path, part: Part) -> Result<(), CatalogueError> {
+    let classes: HashSet<String> = part.classes().map(class_name).collect();
+    let pictures: HashSet<String> = part.pictures().map(picture_name).collect();
+    for class_folder in entries(root)? {
+        if !is_named(&class_folder, &classes) || !class_folder.is_dir() {
+            return Err(CatalogueError::Foreign { path: class_folder });
+        }
+        for picture in entries(&class_folder)? {
+            // A run that was killed leaves one unfinished file per thread.
+            let unfinished = picture.extension().is_some_and(|ending| ending == "partial");
+            if !unfinished && !is_named(&picture, &pictures) {
+                return Err(CatalogueError::Foreign { path: picture });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_named(path: &Path, names: &HashSet<String>) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| names.contains(name))
+}
+
+/// What lies in a folder, sorted; nothing if it is not there.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, CatalogueError> {
+    let failed = |source| CatalogueError::Read { path: folder.to_owned(), source };
+    let listing = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(failed)?,
+    };
+    let mut paths: Vec<PathBuf> =
+        listing.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>().map_err(failed)?;
+    paths.sort();
+    Ok(paths)
+}
