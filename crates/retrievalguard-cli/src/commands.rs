@@ -12,6 +12,7 @@ mod index;
 mod query;
 #[cfg(feature = "train")]
 mod train;
+mod run_directory;
 
 use std::io::Write;
 

@@ -1,17 +1,19 @@
 //! `retrievalguard certify`: queries and a gallery in, one certificate per query out.
 
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
+use super::certify_samples;
+use super::run_directory::{Tables, log_run, write_tables};
+use crate::arguments::{Certificates, DataArgs, EngineArgs, tell_skipped};
+use crate::progress::{Progress, tell};
 use anyhow::bail;
 use clap::ValueEnum;
 use retrievalguard::certificate::{CertificateName, Radius, round_down};
 use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
-use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Embedder, NormBound, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::dataset::Role;
@@ -19,17 +21,6 @@ use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery, contract_difference,
 };
-use serde_json::json;
-
-use super::certify_samples;
-use crate::arguments::{Certificates, DataArgs, EngineArgs, tell_skipped};
-use crate::progress::{Progress, tell};
-
-/// Key of the run's description in the metadata of a table.
-pub(super) const RUN_KEY: &str = "retrievalguard.run";
-
-/// The run's description beside its tables.
-pub(super) const RUN_FILE: &str = "run.json";
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -184,11 +175,11 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let result = certify(&request, &arguments.out.join("certify.journal"), &progress);
     progress.finish();
     let report = result?;
-    write_results(arguments, &report)?;
+    let tables =
+        Tables { jsonl: arguments.jsonl, tsv: arguments.tsv, recall_at_k: arguments.top_k.get() > 1 };
+    write_tables(&arguments.out, &report, tables)?;
     log_run(&arguments.out, &request, &report, started)?;
-    if report.resumed > 0 {
-        tell(format_args!("{} queries were done before and were not certified again", report.resumed));
-    }
+    tell_resumed(&report);
     if report.left_out > 0 {
         tell(format_args!(
             "leave-one-out: {} queries were kept from finding themselves in the gallery",
@@ -217,8 +208,15 @@ pub(super) fn with_contract(error: PipelineError, gallery: &Path, embedder: &Onn
     }
 }
 
+/// Says how much of the run an earlier one had done.
+pub(super) fn tell_resumed(report: &CertifyReport) {
+    if report.resumed > 0 {
+        tell(format_args!("{} queries were done before and were not certified again", report.resumed));
+    }
+}
+
 /// Largest radius attainable, encoder calls and time, before anything is drawn.
-fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
+pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
     let (embedder, queries) = (request.embedder, request.queries.len() as u64);
     let mut ceiling = Ceiling::new(request.sigma, request.alpha, embedder.norm_bound(), embedder.dimension());
     let provenance = &request.gallery.manifest.provenance;
@@ -280,63 +278,6 @@ fn duration(seconds: f64) -> String {
         seconds if seconds < 6_000.0 => format!("{:.0} min", seconds / 60.0),
         seconds => format!("{:.1} h", seconds / 3_600.0),
     }
-}
-
-fn write_results(arguments: &CertifyArgs, report: &CertifyReport) -> anyhow::Result<()> {
-    // Beside tables that have no room for it, the run's description stands in a file of its own.
-    let mut description = serde_json::to_string_pretty(&report.description)?;
-    description.push('\n');
-    retrievalguard::storage::atomic::write(&arguments.out.join(RUN_FILE), description.as_bytes())?;
-    let metadata = [(RUN_KEY.to_owned(), report.description.to_string())];
-    report.table.write_parquet(&arguments.out.join("certificates.parquet"), &metadata)?;
-    if arguments.jsonl {
-        report.table.write_json_lines(&arguments.out.join("certificates.jsonl"))?;
-    }
-    if arguments.tsv {
-        for &name in report.table.certificates() {
-            report.table.write_tsv(&arguments.out.join(format!("{name}.tsv")), name)?;
-        }
-    }
-    if arguments.top_k.get() > 1 {
-        let mut text = String::new();
-        for (row, deeper) in report.table.rows().iter().zip(&report.deeper) {
-            let line = json!({ "identity": row.identity, "recall_at_2_and_deeper": deeper });
-            text.push_str(&line.to_string());
-            text.push('\n');
-        }
-        retrievalguard::storage::atomic::write(&arguments.out.join("recall-at-k.jsonl"), text.as_bytes())?;
-    }
-    Ok(())
-}
-
-/// Times, threads and dates go to a log, because the table holds only what the inputs decide.
-fn log_run(
-    folder: &Path,
-    request: &CertifyRequest<'_>,
-    report: &CertifyReport,
-    started: Instant,
-) -> anyhow::Result<()> {
-    let path = folder.join("run-log.jsonl");
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let line = json!({
-        "finished_unix_seconds": now,
-        "seconds": started.elapsed().as_secs_f64(),
-        "threads": request.threads,
-        "batch": request.batch,
-        "queries": report.table.rows().len(),
-        "resumed": report.resumed,
-        "skipped": report.skipped,
-        "library": library(request.embedder),
-        "run": report.description,
-    });
-    let failed = |error| WriteError::new(&path, error);
-    let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
-    writeln!(file, "{line}").map_err(failed)?;
-    Ok(())
-}
-
-fn library(embedder: &OnnxEmbedder) -> Option<String> {
-    embedder.report().library.as_ref().map(|path| path.display().to_string())
 }
 
 fn print_rows(arguments: &CertifyArgs, report: &CertifyReport, out: &mut dyn Write) -> anyhow::Result<()> {

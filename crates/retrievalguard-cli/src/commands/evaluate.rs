@@ -67,14 +67,7 @@ pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Resu
     } else {
         Guarantee::PerQuery { alpha }
     };
-    let summaries: Vec<(CertificateName, Summary)> = table
-        .certificates()
-        .iter()
-        .map(|&name| {
-            let verdicts: Vec<_> = table.rows().iter().map(|row| row.certificates[&name].verdict).collect();
-            Ok((name, Summary::new(&verdicts, guarantee)?))
-        })
-        .collect::<anyhow::Result<_>>()?;
+    let summaries = summaries(&table, guarantee)?;
     let radii = match &arguments.radii {
         Some(Radii(radii)) => radii.clone(),
         None => usual_radii(&table),
@@ -114,10 +107,25 @@ pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Resu
     Ok(())
 }
 
+/// The numbers of every certificate in the table.
+pub(super) fn summaries(
+    table: &ResultTable,
+    guarantee: Guarantee,
+) -> anyhow::Result<Vec<(CertificateName, Summary)>> {
+    table
+        .certificates()
+        .iter()
+        .map(|&name| {
+            let verdicts: Vec<_> = table.rows().iter().map(|row| row.certificates[&name].verdict).collect();
+            Ok((name, Summary::new(&verdicts, guarantee)?))
+        })
+        .collect()
+}
+
 /// The table, and what its metadata says about the run.
 fn read(path: &Path) -> anyhow::Result<(ResultTable, Option<Value>)> {
     if path.extension().is_some_and(|ending| ending == "jsonl") {
-        let run = std::fs::read(path.with_file_name(super::certify::RUN_FILE)).ok();
+        let run = std::fs::read(path.with_file_name(super::run_directory::RUN_FILE)).ok();
         let run = run.and_then(|text| serde_json::from_slice(&text).ok());
         return Ok((ResultTable::read_json_lines(path)?, run));
     }
@@ -126,12 +134,12 @@ fn read(path: &Path) -> anyhow::Result<(ResultTable, Option<Value>)> {
     }
     let table = ResultTable::read_parquet(path)?;
     let metadata = ResultTable::read_metadata(path)?;
-    let run = metadata.iter().find(|(key, _)| key == super::certify::RUN_KEY);
+    let run = metadata.iter().find(|(key, _)| key == super::run_directory::RUN_KEY);
     Ok((table, run.and_then(|(_, text)| serde_json::from_str(text).ok())))
 }
 
 /// Eleven radii from zero to just below the largest finite one.
-fn usual_radii(table: &ResultTable) -> Vec<f64> {
+pub(super) fn usual_radii(table: &ResultTable) -> Vec<f64> {
     let largest = table
         .rows()
         .iter()
@@ -148,7 +156,8 @@ fn usual_radii(table: &ResultTable) -> Vec<f64> {
     (0..=10).map(|place| f64::from(place) * step).collect()
 }
 
-fn print_text(
+/// For people: what is claimed, a line per certificate, and the curves.
+pub(super) fn print_text(
     table: &ResultTable,
     summaries: &[(CertificateName, Summary)],
     radii: &[f64],
