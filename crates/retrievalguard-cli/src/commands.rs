@@ -4,6 +4,7 @@ mod certify;
 mod certify_samples;
 mod check_model;
 mod completions;
+mod demo;
 mod doctor;
 mod evaluate;
 mod export;
@@ -20,6 +21,8 @@ use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Draw pictures, index them and certify queries: everything at once, with nothing needed
+    Demo(demo::DemoArgs),
     /// Embed labelled pictures and store them as a gallery
     Index(index::IndexArgs),
     /// Certify queries against a gallery, or certify embeddings made elsewhere
@@ -46,6 +49,7 @@ pub(crate) enum Command {
 /// Runs a command; data goes to `out`, words for people to standard error.
 pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> {
     match command {
+        Command::Demo(arguments) => demo::run(arguments, out),
         Command::Index(arguments) => index::run(arguments, out),
         Command::Certify(arguments) => certify::run(arguments, out),
         Command::Query(arguments) => query::run(arguments, out),

@@ -9,6 +9,7 @@ use retrievalguard::SmoothingError;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::journal::JournalError;
 use retrievalguard::storage::manifest::StorageError;
+use retrievalguard_encoder::catalogue::CatalogueError;
 use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_encoder::table::TableError;
 
@@ -33,7 +34,10 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
         PipelineError::Table(error) => table(error),
         _ => false,
     };
+    let catalogue =
+        |error: &CatalogueError| matches!(error, CatalogueError::Write(_) | CatalogueError::Stopped { .. });
     cause.is::<WriteError>()
+        || cause.downcast_ref().is_some_and(catalogue)
         || cause.downcast_ref().is_some_and(journal)
         || cause.downcast_ref().is_some_and(encoder)
         || cause.downcast_ref().is_some_and(storage)

@@ -10,6 +10,7 @@
 mod arrays;
 mod bad_input;
 mod commands;
+mod demo;
 mod outputs;
 mod same_bytes;
 mod samples_file;

@@ -1,0 +1,350 @@
+//! `retrievalguard demo`: draws pictures, indexes them, certifies queries and shows what came of it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use retrievalguard::certificate::{CertificateName, Radius};
+use retrievalguard::evaluation::{Guarantee, Summary};
+use retrievalguard::gallery::Metric;
+use retrievalguard::storage::atomic::{self, WriteError};
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::journal::Differences;
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma};
+use retrievalguard_encoder::catalogue::{Catalogue, Part};
+use retrievalguard_encoder::dataset::{BrokenPictures, DatasetOptions, Format, Record, open};
+use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::pipeline::{
+    CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, certify, index,
+};
+use serde_json::{Value, json};
+
+use super::certify::{print_plan, tell_resumed};
+use super::evaluate::{print_text, summaries, usual_radii};
+use super::run_directory::{Tables, log_run, write_tables};
+use crate::arguments::EngineArgs;
+use crate::progress::Progress;
+
+/// The encoder that ships with the program.
+const ENCODER: &[u8] = include_bytes!("../../demo/encoder.onnx");
+
+/// Its contract.
+const CONTRACT: &[u8] = include_bytes!("../../demo/encoder.toml");
+
+/// The catalogue whose training part the encoder has seen.
+const CATALOGUE_SEED: u64 = 1;
+
+/// Noisy copies that are averaged for an item of the gallery.
+const GALLERY_SAMPLES: u32 = 32;
+
+/// What the directory's results were made with.
+const DEMO_FILE: &str = "demo.json";
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    after_help = "Example: retrievalguard demo\n\n\
+        The same command run again continues an interrupted demo and ends with the same bytes."
+)]
+pub(crate) struct DemoArgs {
+    /// Directory for everything: pictures, encoder, gallery and certificates
+    #[arg(long, value_name = "DIR", default_value = "retrievalguard-demo")]
+    out: PathBuf,
+    /// How many queries are certified, 180 at most
+    #[arg(long, default_value = "120")]
+    queries: NonZeroUsize,
+    /// Standard deviation of the noise, in pixels scaled to [0, 1]
+    #[arg(long, default_value = "0.25", allow_negative_numbers = true)]
+    sigma: Sigma,
+    /// Probability that a certificate is wrong
+    #[arg(long, default_value = "0.01", allow_negative_numbers = true)]
+    alpha: Alpha,
+    /// Certifying samples per query
+    #[arg(long, default_value = "1000")]
+    samples: SampleCount,
+    /// Pilot samples per query, on which every choice is made
+    #[arg(long, default_value = "200")]
+    pilot: SampleCount,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// Where everything lies.
+struct Places {
+    pictures: PathBuf,
+    encoder: PathBuf,
+    gallery: PathBuf,
+    certificates: PathBuf,
+}
+
+impl Places {
+    fn in_directory(directory: &Path) -> Self {
+        Self {
+            pictures: directory.join("pictures"),
+            encoder: directory.join("encoder.onnx"),
+            gallery: directory.join("gallery"),
+            certificates: directory.join("certificates"),
+        }
+    }
+
+    fn part(&self, part: Part) -> PathBuf {
+        self.pictures.join(part.name())
+    }
+}
+
+pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let directory = &arguments.out;
+    let places = Places::in_directory(directory);
+    refuse_foreign(directory)?;
+    fs::create_dir_all(directory).map_err(|error| WriteError::new(directory, error))?;
+    claim(directory, &description(arguments))?;
+    provide_encoder(&places.encoder)?;
+    let embedder = arguments.engine.open(&places.encoder, None)?;
+    draw(&places, arguments.engine.threads())?;
+
+    let gallery = gallery(arguments, &places, &embedder)?;
+    let data_set = read(&places, Part::Queries)?;
+    let queries = spread(&data_set, arguments.queries.get());
+    let request = CertifyRequest {
+        queries: &queries,
+        data_set: &data_set,
+        embedder: &embedder,
+        gallery: &gallery,
+        gallery_name: &places.gallery.display().to_string(),
+        sigma: arguments.sigma,
+        alpha: arguments.alpha,
+        pilot: arguments.pilot,
+        samples: arguments.samples,
+        certificates: &CertificateName::ALL,
+        top_k: 1,
+        target: None,
+        seed: Seed::new(0),
+        leave_one_out: LeaveOneOut::Auto,
+        excess: Excess::Refuse,
+        broken: BrokenPictures::Fatal,
+        threads: arguments.engine.threads(),
+        batch: arguments.engine.batch,
+    };
+    print_plan(&request)?;
+    let started = Instant::now();
+    let progress = Progress::new("certifying");
+    let result = certify(&request, &places.certificates.join("certify.journal"), &progress);
+    progress.finish();
+    let report = result?;
+    write_tables(&places.certificates, &report, Tables { jsonl: true, tsv: false, recall_at_k: false })?;
+    log_run(&places.certificates, &request, &report, started)?;
+    tell_resumed(&report);
+    show(arguments, &places, &report, &queries, out)
+}
+
+/// Only a directory that is new, empty or a demo's own is written to.
+fn refuse_foreign(directory: &Path) -> anyhow::Result<()> {
+    let mut entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found.with_context(|| format!("`{}` is no usable directory", directory.display()))?,
+    };
+    if entries.next().is_some() && !directory.join(DEMO_FILE).is_file() {
+        bail!(
+            "`{}` holds other files, wanted a new or empty directory, or one of an earlier demo",
+            directory.display()
+        );
+    }
+    Ok(())
+}
+
+/// Puts the encoder and its contract where the directory wants them: those that ship with the program.
+fn provide_encoder(model: &Path) -> anyhow::Result<()> {
+    for (path, bytes) in [(model.to_owned(), ENCODER), (model.with_extension("toml"), CONTRACT)] {
+        if fs::read(&path).ok().as_deref() != Some(bytes) {
+            atomic::write(&path, bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// What decides the results of a demo, but for the engine, which the journals know.
+fn description(arguments: &DemoArgs) -> Value {
+    json!({
+        "tool": env!("CARGO_PKG_VERSION"),
+        "catalogue_seed": CATALOGUE_SEED,
+        "queries": arguments.queries,
+        "sigma": arguments.sigma,
+        "alpha": arguments.alpha,
+        "samples": arguments.samples,
+        "pilot": arguments.pilot,
+        "gallery_samples": GALLERY_SAMPLES,
+        "encoder": Digest::of_bytes(ENCODER),
+        "contract": Digest::of_bytes(CONTRACT),
+    })
+}
+
+/// Marks the directory as this demo's, or refuses one that was made with other parameters.
+fn claim(directory: &Path, description: &Value) -> anyhow::Result<()> {
+    let path = directory.join(DEMO_FILE);
+    if let Ok(text) = fs::read(&path) {
+        let found: Value =
+            serde_json::from_slice(&text).with_context(|| format!("`{}` is not JSON", path.display()))?;
+        let differences = Differences::between(&found, description);
+        if !differences.0.is_empty() {
+            bail!(
+                "`{}` holds another demo, wanted this one or another --out: {differences}",
+                directory.display()
+            );
+        }
+        return Ok(());
+    }
+    let mut text = serde_json::to_string_pretty(description)?;
+    text.push('\n');
+    Ok(atomic::write(&path, text.as_bytes())?)
+}
+
+fn draw(places: &Places, threads: NonZeroUsize) -> anyhow::Result<()> {
+    for part in [Part::Gallery, Part::Queries] {
+        let progress = Progress::new("drawing");
+        let drawn = Catalogue::new(CATALOGUE_SEED).write(&places.pictures, part, threads, &progress);
+        progress.finish();
+        drawn?;
+    }
+    Ok(())
+}
+
+fn read(places: &Places, part: Part) -> anyhow::Result<Vec<Record>> {
+    Ok(open(&places.part(part), Format::ImageFolder, DatasetOptions::default())?.records)
+}
+
+/// The gallery as it is stored, made first if it is not there.
+fn gallery(
+    arguments: &DemoArgs,
+    places: &Places,
+    embedder: &OnnxEmbedder,
+) -> anyhow::Result<GalleryDirectory> {
+    if let Ok(stored) = GalleryDirectory::read(&places.gallery) {
+        return Ok(stored);
+    }
+    let records = read(places, Part::Gallery)?;
+    let request = IndexRequest {
+        records: &records,
+        embedder,
+        sigma: arguments.sigma,
+        samples: GALLERY_SAMPLES,
+        seed: Seed::new(0),
+        metric: Metric::Euclidean,
+        excess: Excess::Refuse,
+        broken: BrokenPictures::Fatal,
+        threads: arguments.engine.threads(),
+        batch: arguments.engine.batch,
+    };
+    let progress = Progress::new("indexing");
+    let result = index(&request, &places.gallery, &progress);
+    progress.finish();
+    result?;
+    Ok(GalleryDirectory::read(&places.gallery)?)
+}
+
+/// So many records, spread evenly over all of them and thereby over the classes.
+fn spread(records: &[Record], count: usize) -> Vec<Record> {
+    let count = count.min(records.len());
+    (0..count).map(|place| records[place * records.len() / count].clone()).collect()
+}
+
+/// The tables, what they mean, where they lie and what to try next.
+fn show(
+    arguments: &DemoArgs,
+    places: &Places,
+    report: &CertifyReport,
+    queries: &[Record],
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let guarantee = Guarantee::PerQuery { alpha: arguments.alpha };
+    let summaries = summaries(&report.table, guarantee)?;
+    print_text(&report.table, &summaries, &usual_radii(&report.table), guarantee, out)?;
+    writeln!(out)?;
+    explain(&summaries, out)?;
+
+    let shown = |path: &Path| path.display().to_string();
+    writeln!(out, "\nwhere it lies")?;
+    for (what, path) in [
+        ("table of certificates", places.certificates.join("certificates.parquet")),
+        ("the same as JSON lines", places.certificates.join("certificates.jsonl")),
+        ("gallery", places.gallery.clone()),
+        ("pictures", places.pictures.clone()),
+        ("encoder and its contract", places.encoder.clone()),
+    ] {
+        writeln!(out, "  {what:<25} {}", shown(&path))?;
+    }
+
+    let program = std::env::args_os().next().map_or_else(|| "retrievalguard".into(), PathBuf::from);
+    let [program, gallery, model, table, pictures, decisions] = [
+        &program,
+        &places.gallery,
+        &places.encoder,
+        &places.certificates.join("certificates.parquet"),
+        &places.part(Part::Queries),
+        &arguments.out.join("decisions"),
+    ]
+    .map(|path| quoted(path));
+    let picture = quoted(&places.part(Part::Queries).join(&queries[0].identity));
+    let with =
+        format!("--gallery {gallery} --model {model} --sigma {}{}", arguments.sigma, engine(arguments));
+    writeln!(out, "\ntry next")?;
+    writeln!(out, "  {program} query {picture} {with}")?;
+    writeln!(out, "  {program} evaluate {table} --radii 0,0.1,0.2,0.4")?;
+    writeln!(
+        out,
+        "  {program} certify {pictures} {with} --target-radius 0.1 --samples 5000 --every 9 --out {decisions}"
+    )?;
+    Ok(())
+}
+
+/// What the table proves, in words.
+fn explain(summaries: &[(CertificateName, Summary)], out: &mut dyn Write) -> anyhow::Result<()> {
+    let of = |wanted: CertificateName| summaries.iter().find(|(name, _)| *name == wanted);
+    let (Some((_, half_space)), Some((_, paper))) =
+        (of(CertificateName::HalfSpace), of(CertificateName::Paper))
+    else {
+        return Ok(());
+    };
+    let [here, there] = [half_space, paper].map(|summary| summary.average_finite_radius);
+    writeln!(
+        out,
+        "The encoder has never seen these products and finds the right one for {} of {} queries.",
+        half_space.recall.count, half_space.queries
+    )?;
+    writeln!(
+        out,
+        "For {} of them half-space proves that no change of the pixels with an l2 norm below the\n\
+         query's radius makes the answer wrong; the mean radius over all queries is {}.",
+        half_space.certified.count,
+        Radius::Finite(here)
+    )?;
+    writeln!(
+        out,
+        "From the same samples the paper's certificate proves {} of them, with a mean radius of {}.",
+        paper.certified.count,
+        Radius::Finite(there)
+    )?;
+    Ok(())
+}
+
+/// The engine's flags as they were given.
+fn engine(arguments: &DemoArgs) -> String {
+    let mut flags = String::new();
+    if let Some(engine) = arguments.engine.engine {
+        flags.push_str(&format!(" --engine {engine}"));
+    }
+    if let Some(library) = &arguments.engine.onnxruntime {
+        flags.push_str(&format!(" --onnxruntime {}", quoted(library)));
+    }
+    flags
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}

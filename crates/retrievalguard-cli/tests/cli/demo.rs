@@ -1,0 +1,66 @@
+//! The demo: nothing needed, everything shown, and nobody's files touched.
+
+use std::fs;
+
+use retrievalguard::certificate::CertificateName;
+
+use crate::sandbox::Sandbox;
+
+/// Fewer samples than usual: retrieval shows with them, though certificates are small.
+const DEMO: &str = "demo --queries 120 --samples 60 --pilot 40 --engine rten";
+
+#[test]
+fn a_demo_shows_every_certificate_and_continues_to_the_same_bytes() {
+    let sandbox = Sandbox::new();
+    let first = sandbox.run(DEMO).succeeds().prints(&["120 queries", "where it lies", "try next"]);
+    for name in CertificateName::ALL {
+        let listed = first.out.lines().filter(|line| line.split_whitespace().next() == Some(name.as_str()));
+        assert_eq!(listed.count(), 2, "{name}\n{first}");
+    }
+    let places = first.out.lines().skip_while(|line| *line != "where it lies").skip(1);
+    let places: Vec<&str> = places
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().last())
+        .collect();
+    assert_eq!(places.len(), 5, "{first}");
+    for place in places {
+        assert!(sandbox.path(place).exists(), "{place}\n{first}");
+    }
+
+    let table = "retrievalguard-demo/certificates/certificates.parquet";
+    let evaluation = sandbox.run(&format!("evaluate {table} --json")).succeeds().json();
+    let recall = evaluation["certificates"]["half-space"]["summary"]["recall"]["share"].as_f64().unwrap();
+    assert!((0.8..=0.98).contains(&recall), "recall {recall}\n{first}");
+
+    // The commands to try next work as they are printed.
+    let program = env!("CARGO_BIN_EXE_retrievalguard");
+    let commands: Vec<&str> =
+        first.out.lines().filter_map(|line| line.trim().strip_prefix(program)).map(str::trim).collect();
+    let of = |name: &str| *commands.iter().find(|line| line.starts_with(name)).expect(name);
+    sandbox.run(&format!("{} --samples 100", of("query"))).succeeds();
+    sandbox.run(of("evaluate")).succeeds();
+    sandbox.run(&format!("{} --limit 1", of("certify"))).succeeds();
+
+    let bytes = sandbox.bytes(table);
+    let again = sandbox.run(&format!("{DEMO} --threads 1")).succeeds();
+    let again = again.tells(&["120 queries were done before and were not certified again"]);
+    assert_eq!(again.out, first.out);
+    assert!(sandbox.bytes(table) == bytes, "{again}");
+
+    let other = sandbox.run(&format!("{DEMO} --sigma 0.5"));
+    other.fails(2, &["`retrievalguard-demo` holds another demo", "sigma is 0.25, wanted 0.5"]);
+    assert!(sandbox.bytes(table) == bytes);
+}
+
+#[test]
+fn a_demo_leaves_directories_with_other_files_alone() {
+    let sandbox = Sandbox::new();
+    sandbox.write("notes/mine.txt", "mine");
+    sandbox.run("demo --out notes").fails(2, &["`notes` holds other files", "new or empty directory"]);
+    assert_eq!(fs::read_dir(sandbox.path("notes")).unwrap().count(), 1);
+    let refused = sandbox.run("demo --out notes/mine.txt");
+    refused.fails(2, &["`notes/mine.txt` is no usable directory"]);
+    assert_eq!(sandbox.text("notes/mine.txt"), "mine");
+    sandbox.write("old/demo.json", "not json");
+    sandbox.run("demo --out old").fails(2, &["`old/demo.json` is not JSON"]);
+}
