@@ -6,6 +6,7 @@ use burn::tensor::activation::relu;
 
 mod flex;
 mod gradient;
+mod memory;
 mod operations;
 mod processor;
 

@@ -5,6 +5,7 @@ use burn::backend::ops::ModuleOps;
 use burn::backend::tensor::IntTensor;
 use burn::backend::{DType, Flex, Shape, TensorData, TensorMetadata};
 
+use super::memory::{buffer, tensor};
 use super::operations::{KernelOps, Window, options};
 use super::processor::pointwise::{self, Channel};
 use super::processor::pooling::Windows;
@@ -17,7 +18,7 @@ impl KernelOps for Flex {
             return Self::conv2d(input, weight, None, options(geometry));
         };
         let (input, weight) = (contiguous(input), contiguous(weight));
-        let mut output = vec![0.0; sizes.pictures * sizes.outputs * sizes.output[0] * sizes.output[1]];
+        let mut output = buffer(sizes.pictures * sizes.outputs * sizes.output[0] * sizes.output[1]);
         match kind {
             Kind::Dense => dense::forward(&sizes, values(&input), values(&weight), &mut output),
             Kind::Depthwise => depthwise::forward(&sizes, values(&input), values(&weight), &mut output),
@@ -35,7 +36,7 @@ impl KernelOps for Flex {
             return Self::conv2d_x_backward(input, weight, gradient, options(geometry));
         };
         let (weight, gradient) = (contiguous(weight), contiguous(gradient));
-        let mut output = vec![0.0; sizes.pictures * sizes.inputs * sizes.input[0] * sizes.input[1]];
+        let mut output = buffer(sizes.pictures * sizes.inputs * sizes.input[0] * sizes.input[1]);
         match kind {
             Kind::Dense => dense::input_gradient(&sizes, values(&gradient), values(&weight), &mut output),
             Kind::Depthwise => {
@@ -56,7 +57,7 @@ impl KernelOps for Flex {
         };
         let (input, gradient) = (contiguous(input), contiguous(gradient));
         let shape = weight.shape();
-        let mut output = vec![0.0; shape.num_elements()];
+        let mut output = buffer(shape.num_elements());
         match kind {
             Kind::Dense => dense::weight_gradient(&sizes, values(&input), values(&gradient), &mut output),
             Kind::Depthwise => {
@@ -73,7 +74,7 @@ impl KernelOps for Flex {
         activation: Activation,
     ) -> FlexTensor {
         let (input, shape, plane) = planes(input);
-        let mut output = vec![0.0; shape.num_elements()];
+        let mut output = buffer(shape.num_elements());
         pointwise::scale_shift(values(&input), &pairs(scale, shift), plane, activation, &mut output);
         tensor(output, shape)
     }
@@ -115,7 +116,7 @@ impl KernelOps for Flex {
                 (scale as f32, (f64::from(shift) - scale * mean) as f32)
             })
             .collect();
-        let mut output = vec![0.0; shape.num_elements()];
+        let mut output = buffer(shape.num_elements());
         pointwise::scale_shift(values(&input), &affine, plane, activation, &mut output);
         let statistics =
             statistics.into_iter().map(|(mean, variance)| (mean as f32, variance as f32)).collect();
@@ -157,7 +158,7 @@ impl KernelOps for Flex {
     fn kernel_add(left: FlexTensor, right: FlexTensor, activation: Activation) -> FlexTensor {
         let (left, right) = (contiguous(left), contiguous(right));
         let shape = left.shape();
-        let mut output = vec![0.0; shape.num_elements()];
+        let mut output = buffer(shape.num_elements());
         pointwise::add(values(&left), values(&right), activation, &mut output);
         tensor(output, shape)
     }
@@ -185,7 +186,7 @@ impl KernelOps for Flex {
         let windows = windows([height, width], window);
         let shape = [pictures, channels, windows.output[0], windows.output[1]];
         let size = shape.iter().product();
-        let (mut output, mut indices) = (vec![0.0; size], vec![0_i32; size]);
+        let (mut output, mut indices) = (buffer(size), vec![0_i32; size]);
         pooling::forward(windows, values(&input), &mut output, &mut indices);
         (tensor(output, shape), FlexTensor::from_data(TensorData::new(indices, shape)))
     }
@@ -199,7 +200,7 @@ impl KernelOps for Flex {
         let shape = input.shape();
         let gradient = contiguous(gradient);
         let windows = windows([shape[2], shape[3]], window);
-        let mut output = vec![0.0; shape.num_elements()];
+        let mut output = buffer(shape.num_elements());
         pooling::backward(windows, indices.storage(), values(&gradient), &mut output);
         tensor(output, shape)
     }
@@ -249,10 +250,6 @@ fn contiguous(tensor: FlexTensor) -> FlexTensor {
 
 fn values(tensor: &FlexTensor) -> &[f32] {
     tensor.storage()
-}
-
-fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> FlexTensor {
-    FlexTensor::from_data(TensorData::new(values, shape.into()))
 }
 
 /// The contiguous tensor, its shape, and the values of a plane.

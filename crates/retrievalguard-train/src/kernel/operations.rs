@@ -80,11 +80,7 @@ pub trait KernelOps: Backend {
         gradient: FloatTensor<Self>,
         activation: Activation,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let before = affine::<Self>(input.clone(), scale.clone(), shift);
-        let passed = Self::kernel_activation_gradient(before, gradient, activation);
-        let of_scale = sum_over_channel::<Self>(Self::float_mul(passed.clone(), input));
-        let of_shift = sum_over_channel::<Self>(passed.clone());
-        (Self::float_mul(passed, per_channel::<Self>(scale)), of_scale, of_shift)
+        scale_shift_gradient::<Self>(input, scale, shift, gradient, activation)
     }
 
     /// Normalised, scaled, shifted and activated input; mean and biased variance of its channels.
@@ -110,11 +106,7 @@ pub trait KernelOps: Backend {
         epsilon: f64,
         activation: Activation,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let before =
-            Self::batch_norm(input.clone(), scale.clone(), shift, mean.clone(), variance.clone(), epsilon);
-        let passed = Self::kernel_activation_gradient(before, gradient, activation);
-        let result = Self::batch_norm_train_backward(input, scale, mean, variance, epsilon, passed);
-        (result.x_grad, result.gamma_grad, result.beta_grad)
+        normalise_gradient::<Self>(input, scale, shift, mean, variance, gradient, epsilon, activation)
     }
 
     /// `activation(left + right)`.
@@ -132,15 +124,7 @@ pub trait KernelOps: Backend {
         gradient: FloatTensor<Self>,
         activation: Activation,
     ) -> FloatTensor<Self> {
-        match activation {
-            Activation::Identity => gradient,
-            Activation::Relu => Self::relu_backward(value, gradient),
-            Activation::Relu6 => {
-                let kind = get_or_init_device_settings::<Self>(&value.device()).bool_dtype;
-                let cut = Self::float_greater_equal_elem(value.clone(), 6.0.into(), kind);
-                Self::float_mask_fill(Self::relu_backward(value, gradient), cut, 0.0.into())
-            }
-        }
+        activation_gradient::<Self>(value, gradient, activation)
     }
 
     /// The largest value of each window.
@@ -214,4 +198,53 @@ fn per_channel<B: Backend>(values: FloatTensor<B>) -> FloatTensor<B> {
 fn sum_over_channel<B: Backend>(values: FloatTensor<B>) -> FloatTensor<B> {
     let channels = values.shape()[1];
     B::float_reshape(B::float_sum_dims(values, &[0, 2, 3]), Shape::new([channels]))
+}
+
+/// Gradients of input, scale and shift of `activation(scale · input + shift)`.
+pub(super) fn scale_shift_gradient<B: Backend>(
+    input: FloatTensor<B>,
+    scale: FloatTensor<B>,
+    shift: FloatTensor<B>,
+    gradient: FloatTensor<B>,
+    activation: Activation,
+) -> (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>) {
+    let before = affine::<B>(input.clone(), scale.clone(), shift);
+    let passed = activation_gradient::<B>(before, gradient, activation);
+    let of_scale = sum_over_channel::<B>(B::float_mul(passed.clone(), input));
+    let of_shift = sum_over_channel::<B>(passed.clone());
+    (B::float_mul(passed, per_channel::<B>(scale)), of_scale, of_shift)
+}
+
+/// Gradients of input, scale and shift of a normalised, scaled, shifted and activated input.
+pub(super) fn normalise_gradient<B: Backend>(
+    input: FloatTensor<B>,
+    scale: FloatTensor<B>,
+    shift: FloatTensor<B>,
+    mean: FloatTensor<B>,
+    variance: FloatTensor<B>,
+    gradient: FloatTensor<B>,
+    epsilon: f64,
+    activation: Activation,
+) -> (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>) {
+    let before = B::batch_norm(input.clone(), scale.clone(), shift, mean.clone(), variance.clone(), epsilon);
+    let passed = activation_gradient::<B>(before, gradient, activation);
+    let result = B::batch_norm_train_backward(input, scale, mean, variance, epsilon, passed);
+    (result.x_grad, result.gamma_grad, result.beta_grad)
+}
+
+/// The gradient where the activation lets it through.
+pub(super) fn activation_gradient<B: Backend>(
+    value: FloatTensor<B>,
+    gradient: FloatTensor<B>,
+    activation: Activation,
+) -> FloatTensor<B> {
+    match activation {
+        Activation::Identity => gradient,
+        Activation::Relu => B::relu_backward(value, gradient),
+        Activation::Relu6 => {
+            let kind = get_or_init_device_settings::<B>(&value.device()).bool_dtype;
+            let cut = B::float_greater_equal_elem(value.clone(), 6.0.into(), kind);
+            B::float_mask_fill(B::relu_backward(value, gradient), cut, 0.0.into())
+        }
+    }
 }

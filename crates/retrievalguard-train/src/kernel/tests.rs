@@ -1,5 +1,7 @@
 //! Every layer against burn's own operations, against finite differences, and against itself on more threads.
 
+use burn::backend::Flex;
+use burn::backend::flex::FlexTensor;
 use burn::tensor::module::{batch_norm_train, conv2d, max_pool2d};
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -350,5 +352,48 @@ fn one_thread_and_two_give_the_same_bits() {
     for (index, (one, two)) in one.iter().zip(&two).enumerate() {
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(one), bits(two), "part {index}");
+    }
+}
+
+#[test]
+fn the_bodies_for_other_backends_give_the_same_gradients() {
+    let large = |seed| FlexTensor::from_data(TensorData::new(values(2 * 3 * 35, seed), [2, 3, 5, 7]));
+    let small = |seed, scale: f32| {
+        let values: Vec<_> = values(3, seed).into_iter().map(|value| value.abs() * scale).collect();
+        FlexTensor::from_data(TensorData::new(values, [3]))
+    };
+    let found =
+        |tensor: FlexTensor| -> Vec<f32> { tensor.into_data().try_to_vec().expect("single precision") };
+    for activation in ACTIVATIONS {
+        let (scale, shift, mean, variance) = (small(3, 9.0), small(4, 3.0), small(5, 0.1), small(6, 0.3));
+        let affine = || (large(1), scale.clone(), shift.clone());
+        let (input, one, other) = affine();
+        let ours = Flex::kernel_scale_shift_gradient(input, one, other, large(2), activation);
+        let (input, one, other) = affine();
+        let plain = operations::scale_shift_gradient::<Flex>(input, one, other, large(2), activation);
+        for (ours, plain) in <[_; 3]>::from(ours).into_iter().zip(<[_; 3]>::from(plain)) {
+            assert_close(&found(ours), &found(plain), TOLERANCE, &format!("scale and shift, {activation:?}"));
+        }
+        let (input, one, other) = affine();
+        let (centre, spread) = (mean.clone(), variance.clone());
+        let ours =
+            Flex::kernel_normalise_gradient(input, one, other, centre, spread, large(2), 1e-3, activation);
+        let (input, one, other) = affine();
+        let plain = operations::normalise_gradient::<Flex>(
+            input,
+            one,
+            other,
+            mean,
+            variance,
+            large(2),
+            1e-3,
+            activation,
+        );
+        for (ours, plain) in <[_; 3]>::from(ours).into_iter().zip(<[_; 3]>::from(plain)) {
+            assert_close(&found(ours), &found(plain), TOLERANCE, &format!("normalise, {activation:?}"));
+        }
+        let ours = Flex::kernel_activation_gradient(large(1), large(2), activation);
+        let plain = operations::activation_gradient::<Flex>(large(1), large(2), activation);
+        assert_close(&found(ours), &found(plain), TOLERANCE, &format!("{activation:?}"));
     }
 }

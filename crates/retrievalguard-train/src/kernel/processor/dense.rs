@@ -18,6 +18,9 @@ const DEPTH: usize = 288;
 /// Columns of one inner product of the weights' gradient.
 const LENGTH: usize = 512;
 
+/// From row to row of packed columns: no power of two, or the rows would compete for the same lines of the cache.
+const PITCH: usize = LENGTH + COLUMNS;
+
 thread_local! {
     /// Framed pictures, packed columns, packed gradients: kept from call to call.
     static SCRATCH: RefCell<[Vec<f32>; 3]> = const { RefCell::new([Vec::new(), Vec::new(), Vec::new()]) };
@@ -229,7 +232,8 @@ fn multiply(walks: &[(Walk, Packed)], source: &[f32], output: &mut [f32]) {
         .for_each(|(output, source)| {
             SCRATCH.with_borrow_mut(|[framed, panel, _]| {
                 let framed = first.frame.place(source, framed);
-                for ((walk, weights), columns) in walks.iter().zip(&tables) {
+                let with_taps = walks.iter().zip(&tables).filter(|((walk, _), _)| !walk.taps.is_empty());
+                for ((walk, weights), columns) in with_taps {
                     let pictures = source.len() / inner;
                     let columns = &columns[..pictures * walk.columns.len()];
                     dispatch(Products { walk, weights, framed, columns, panel, output });
@@ -259,7 +263,7 @@ impl Kernel for Products<'_> {
             for (turn, part) in weights.parts.iter().enumerate() {
                 let depth = part.channels.len() * walk.taps.len();
                 let size = depth * COLUMNS;
-                for (strip, target) in columns.chunks(COLUMNS).zip(panel.chunks_exact_mut(size.max(1))) {
+                for (strip, target) in columns.chunks(COLUMNS).zip(panel.chunks_exact_mut(size)) {
                     pack(
                         framed,
                         walk.frame.plane(),
@@ -270,7 +274,7 @@ impl Kernel for Products<'_> {
                         COLUMNS,
                     );
                 }
-                for (strip, left) in part.strips.chunks(ROWS * depth.max(1)).enumerate() {
+                for (strip, left) in part.strips.chunks(ROWS * depth).enumerate() {
                     let mut place =
                         Place { output, row: strip * ROWS, plane: walk.target_plane, add: turn > 0 };
                     for (columns, right) in columns.chunks(COLUMNS).zip(panel.chunks_exact(size)) {
@@ -337,37 +341,38 @@ fn pack(
     const HALF: usize = COLUMNS / 2;
     let furthest = taps.iter().map(|tap| tap.offset).max().unwrap_or(0);
     let end = (channels.end - 1) * plane + furthest;
-    let mut row = 0;
-    if let Some(halves) = runs(columns).filter(|halves| end + halves[1].1 + COLUMNS <= framed.len()) {
-        let [(first, then, change), (second, last, turn)] = halves;
-        for channel in channels {
-            for tap in taps {
-                let start = channel * plane + tap.offset;
-                let target = &mut target[row..row + COLUMNS];
+    let starts = channels.flat_map(|channel| taps.iter().map(move |tap| channel * plane + tap.offset));
+    let rows = target.chunks_mut(pitch).map(|row| &mut row[..COLUMNS]);
+    match runs(columns).filter(|halves| end + halves[1].1 + COLUMNS <= framed.len()) {
+        Some([(first, _, HALF), (second, _, HALF)]) if second == first + HALF => {
+            for (start, row) in starts.zip(rows) {
+                row.copy_from_slice(&framed[start + first..][..COLUMNS]);
+            }
+        }
+        Some([(first, then, change), (second, last, turn)]) => {
+            for (start, row) in starts.zip(rows) {
                 let (one, other) = (&framed[start + first..][..HALF], &framed[start + then..][..HALF]);
                 for lane in 0..HALF {
-                    target[lane] = if lane < change { one[lane] } else { other[lane] };
+                    row[lane] = if lane < change { one[lane] } else { other[lane] };
                 }
                 let (one, other) = (&framed[start + second..][..HALF], &framed[start + last..][..HALF]);
                 for lane in 0..HALF {
-                    target[HALF + lane] = if lane < turn { one[lane] } else { other[lane] };
+                    row[HALF + lane] = if lane < turn { one[lane] } else { other[lane] };
                 }
-                target[columns.len()..].fill(0.0);
-                row += pitch;
             }
         }
-    } else {
-        for channel in channels {
-            for tap in taps {
-                let start = channel * plane + tap.offset;
-                let target = &mut target[row..row + COLUMNS];
-                for (value, column) in target.iter_mut().zip(columns) {
-                    *value = framed[start + column.source];
+        None => {
+            let mut sources = [columns[columns.len() - 1].source; COLUMNS];
+            sources.iter_mut().zip(columns).for_each(|(source, column)| *source = column.source);
+            for (start, row) in starts.zip(rows) {
+                for (value, source) in row.iter_mut().zip(sources) {
+                    *value = framed[start + source];
                 }
-                target[columns.len()..].fill(0.0);
-                row += pitch;
             }
         }
+    }
+    if columns.len() < COLUMNS {
+        target.chunks_mut(pitch).for_each(|row| row[columns.len()..COLUMNS].fill(0.0));
     }
 }
 
@@ -439,8 +444,8 @@ fn multiply_packed(
                 scratch.resize(size, 0.0);
             }
         };
-        larger(right, depth * LENGTH);
-        larger(left, rows.len() * LENGTH);
+        larger(right, depth * PITCH);
+        larger(left, rows.len() * PITCH);
         for first in (0..sizes.pictures).step_by(together) {
             let pictures = first..(first + together).min(sizes.pictures);
             let planes = pictures
@@ -470,14 +475,14 @@ fn multiply_packed(
                     target: left,
                 });
                 let length = columns.len().next_multiple_of(COLUMNS);
-                let (left, right) = (&left[..rows.len() * LENGTH], &right[..depth * LENGTH]);
-                dispatch(Inner { left, right, pitch: LENGTH, start: 0, length, sums });
+                let (left, right) = (&left[..rows.len() * PITCH], &right[..depth * PITCH]);
+                dispatch(Inner { left, right, pitch: PITCH, start: 0, length, sums });
             }
         }
     });
 }
 
-/// Packs rows of [`LENGTH`] for [`Inner`].
+/// Packs rows for [`Inner`].
 struct Rows<'a> {
     framed: &'a [f32],
     plane: usize,
@@ -492,8 +497,9 @@ impl Kernel for Rows<'_> {
     fn run<const FUSED: bool>(self) {
         let Self { framed, plane, channels, taps, columns, target } = self;
         for (strip, columns) in columns.chunks(COLUMNS).enumerate() {
-            let target = &mut target[strip * COLUMNS..];
-            pack(framed, plane, channels.clone(), taps, columns, target, LENGTH);
+            let rows = channels.len() * taps.len();
+            let target = &mut target[strip * COLUMNS..rows * PITCH];
+            pack(framed, plane, channels.clone(), taps, columns, target, PITCH);
         }
     }
 }

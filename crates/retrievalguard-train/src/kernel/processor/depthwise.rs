@@ -51,14 +51,16 @@ pub(crate) fn weight_gradient(sizes: &Sizes, input: &[f32], gradient: &[f32], ou
     output.par_chunks_mut(sizes.taps()).enumerate().for_each(|(channel, output)| {
         SCRATCH.with_borrow_mut(|[planes, rows]| {
             let mut sums = vec![0.0; sizes.taps()];
+            let pitch = sizes.output[1].next_multiple_of(LANES);
+            rows.clear();
+            rows.resize(sizes.output[0] * pitch, 0.0);
+            lattice.clear(planes);
             for picture in 0..sizes.pictures {
                 let plane = picture * sizes.inputs + channel;
                 let input = &input[plane * lattice.frame.inner_plane()..][..lattice.frame.inner_plane()];
                 let gradient = &gradient[plane * sizes.positions()..][..sizes.positions()];
-                let sorted = lattice.place(input, planes);
-                let pitch = sizes.output[1].next_multiple_of(LANES);
-                rows.clear();
-                rows.resize(sizes.output[0] * pitch, 0.0);
+                lattice.place(input, planes);
+                let sorted = planes.as_slice();
                 for (row, target) in gradient.chunks_exact(sizes.output[1]).zip(rows.chunks_exact_mut(pitch))
                 {
                     target[..row.len()].copy_from_slice(row);
@@ -96,22 +98,33 @@ impl Lattice {
         self.frame.padded[0] * self.pitch() + 2 * LANES
     }
 
-    fn place<'a>(&self, plane: &[f32], scratch: &'a mut Vec<f32>) -> &'a [f32] {
-        let (pitch, part, [_, step]) = (self.pitch(), self.part(), self.step);
+    /// Zeros for everything that no plane writes.
+    fn clear(&self, scratch: &mut Vec<f32>) {
         scratch.clear();
-        scratch.resize(step * part, 0.0);
+        scratch.resize(self.step[1] * self.part(), 0.0);
+    }
+
+    /// Writes a plane over the one before it, between zeros that stay.
+    fn place(&self, plane: &[f32], scratch: &mut [f32]) {
+        let (pitch, part, [_, step]) = (self.pitch(), self.part(), self.step);
+        let ([_, before], [down, across]) = (self.frame.before, self.spread);
         for (row, values) in plane.chunks_exact(self.frame.inner[1]).enumerate() {
-            let row = (self.frame.before[0] + row * self.spread[0]) * pitch;
-            if step == 1 && self.spread[1] == 1 {
-                scratch[row + self.frame.before[1]..][..values.len()].copy_from_slice(values);
+            let row = (self.frame.before[0] + row * down) * pitch;
+            if step == 1 && across == 1 {
+                scratch[row + before..][..values.len()].copy_from_slice(values);
+            } else if step == 1 {
+                let targets = scratch[row + before..].iter_mut().step_by(across);
+                targets.zip(values).for_each(|(target, value)| *target = *value);
             } else {
-                for (column, &value) in values.iter().enumerate() {
-                    let column = self.frame.before[1] + column * self.spread[1];
-                    scratch[column % step * part + row + column / step] = value;
+                for phase in 0..step {
+                    // The first column with this remainder, and where it goes.
+                    let first = (phase + step - before % step) % step;
+                    let start = phase * part + row + (before + first) / step;
+                    let sources = values.iter().skip(first).step_by(step);
+                    scratch[start..].iter_mut().zip(sources).for_each(|(target, value)| *target = *value);
                 }
             }
         }
-        scratch
     }
 }
 
@@ -129,9 +142,11 @@ fn each_plane(
     output.par_chunks_mut(together * outer).zip(input.par_chunks(together * inner)).enumerate().for_each(
         |(task, (output, input))| {
             SCRATCH.with_borrow_mut(|[planes, _]| {
+                lattice.clear(planes);
                 let planes_of = output.chunks_exact_mut(outer).zip(input.chunks_exact(inner));
                 for (plane, (output, input)) in (task * together..).zip(planes_of) {
-                    let sorted = lattice.place(input, planes);
+                    lattice.place(input, planes);
+                    let sorted = planes.as_slice();
                     let weight = &weight[plane % sizes.inputs * taps..][..taps];
                     let width = output_size[1];
                     match sizes.kernel[0] {

@@ -2,6 +2,8 @@
 
 use rayon::prelude::*;
 
+use super::vector::{Kernel, dispatch};
+
 /// Values that make a task of their own; smaller planes share one.
 const TASK: usize = 1 << 14;
 
@@ -27,7 +29,11 @@ pub(crate) fn forward(windows: Windows, input: &[f32], output: &mut [f32], indic
         .for_each(|((output, indices), input)| {
             let outputs = output.chunks_exact_mut(outer).zip(indices.chunks_exact_mut(outer));
             for ((output, indices), input) in outputs.zip(input.chunks_exact(inner)) {
-                windows.search(input, output, indices);
+                if windows.are_pairs() {
+                    dispatch(Pairs { windows, input, output, indices });
+                } else {
+                    windows.search(input, output, indices);
+                }
             }
         });
 }
@@ -55,6 +61,11 @@ impl Windows {
         (self.input[0] * self.input[1], self.output[0] * self.output[1])
     }
 
+    /// Two rows and two columns each, side by side.
+    fn are_pairs(&self) -> bool {
+        (self.window, self.stride, self.padding) == (2, 2, 0)
+    }
+
     fn search(&self, input: &[f32], output: &mut [f32], indices: &mut [i32]) {
         let [height, width] = self.input;
         let range = |position: usize, size: usize| {
@@ -68,13 +79,46 @@ impl Windows {
                 for row in range(y, height) {
                     for column in range(x, width) {
                         let value = input[row * width + column];
-                        if value > largest || value.is_nan() || place == usize::MAX {
+                        if value > largest || place == usize::MAX {
                             (largest, place) = (value, row * width + column);
                         }
                     }
                 }
                 *output = largest;
                 *index = place as i32;
+            }
+        }
+    }
+}
+
+/// Windows of two by two over one plane.
+struct Pairs<'a> {
+    windows: Windows,
+    input: &'a [f32],
+    output: &'a mut [f32],
+    indices: &'a mut [i32],
+}
+
+impl Kernel for Pairs<'_> {
+    #[inline(always)]
+    fn run<const FUSED: bool>(self) {
+        let Self { windows, input, output, indices } = self;
+        let (width, columns) = (windows.input[1], windows.output[1]);
+        let rows = output.chunks_exact_mut(columns).zip(indices.chunks_exact_mut(columns));
+        for ((y, (output, indices)), input) in (0..).zip(rows).zip(input.chunks_exact(2 * width)) {
+            let (upper, lower) = input.split_at(width);
+            let (upper, _) = upper.as_chunks::<2>();
+            let (lower, _) = lower.as_chunks::<2>();
+            let start = 2 * y * width as i32;
+            let places = output.iter_mut().zip(indices.iter_mut()).zip(upper.iter().zip(lower));
+            for ((output, index), (upper, lower)) in places {
+                let above = if upper[1] > upper[0] { (upper[1], 1) } else { (upper[0], 0) };
+                let below = if lower[1] > lower[0] { (lower[1], 1) } else { (lower[0], 0) };
+                let below = (below.0, below.1 + width as i32);
+                (*output, *index) = if below.0 > above.0 { below } else { above };
+            }
+            for (x, index) in (0..).zip(indices.iter_mut()) {
+                *index += start + 2 * x;
             }
         }
     }
