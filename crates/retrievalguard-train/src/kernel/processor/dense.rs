@@ -341,32 +341,42 @@ fn pack(
     const HALF: usize = COLUMNS / 2;
     let furthest = taps.iter().map(|tap| tap.offset).max().unwrap_or(0);
     let end = (channels.end - 1) * plane + furthest;
-    let starts = channels.flat_map(|channel| taps.iter().map(move |tap| channel * plane + tap.offset));
-    let rows = target.chunks_mut(pitch).map(|row| &mut row[..COLUMNS]);
+    let mut rows = target.chunks_mut(pitch);
     match runs(columns).filter(|halves| end + halves[1].1 + COLUMNS <= framed.len()) {
         Some([(first, _, HALF), (second, _, HALF)]) if second == first + HALF => {
-            for (start, row) in starts.zip(rows) {
-                row.copy_from_slice(&framed[start + first..][..COLUMNS]);
+            for channel in channels {
+                let values = &framed[channel * plane + first..];
+                for (tap, row) in taps.iter().zip(&mut rows) {
+                    row[..COLUMNS].copy_from_slice(&values[tap.offset..][..COLUMNS]);
+                }
             }
         }
         Some([(first, then, change), (second, last, turn)]) => {
-            for (start, row) in starts.zip(rows) {
-                let (one, other) = (&framed[start + first..][..HALF], &framed[start + then..][..HALF]);
-                for lane in 0..HALF {
-                    row[lane] = if lane < change { one[lane] } else { other[lane] };
-                }
-                let (one, other) = (&framed[start + second..][..HALF], &framed[start + last..][..HALF]);
-                for lane in 0..HALF {
-                    row[HALF + lane] = if lane < turn { one[lane] } else { other[lane] };
+            let (change, turn) = (mask(change), mask(turn));
+            for channel in channels {
+                let sources = [first, then, second, last].map(|start| &framed[channel * plane + start..]);
+                for (tap, row) in taps.iter().zip(&mut rows) {
+                    let [first, then, second, last] = sources.map(|values| &values[tap.offset..][..HALF]);
+                    let row = &mut row[..COLUMNS];
+                    for lane in 0..HALF {
+                        row[lane] = choose(change[lane], first[lane], then[lane]);
+                    }
+                    for lane in 0..HALF {
+                        row[HALF + lane] = choose(turn[lane], second[lane], last[lane]);
+                    }
                 }
             }
         }
         None => {
             let mut sources = [columns[columns.len() - 1].source; COLUMNS];
             sources.iter_mut().zip(columns).for_each(|(source, column)| *source = column.source);
-            for (start, row) in starts.zip(rows) {
-                for (value, source) in row.iter_mut().zip(sources) {
-                    *value = framed[start + source];
+            for channel in channels {
+                let values = &framed[channel * plane..];
+                for (tap, row) in taps.iter().zip(&mut rows) {
+                    let values = &values[tap.offset..];
+                    for (value, source) in row[..COLUMNS].iter_mut().zip(sources) {
+                        *value = values[source];
+                    }
                 }
             }
         }
@@ -374,6 +384,18 @@ fn pack(
     if columns.len() < COLUMNS {
         target.chunks_mut(pitch).for_each(|row| row[columns.len()..COLUMNS].fill(0.0));
     }
+}
+
+/// All bits for the lanes before `change`, none from there on.
+#[inline(always)]
+fn mask(change: usize) -> [u32; COLUMNS / 2] {
+    std::array::from_fn(|lane| if lane < change { u32::MAX } else { 0 })
+}
+
+/// One of two values, by a mask of all bits or none.
+#[inline(always)]
+fn choose(mask: u32, one: f32, other: f32) -> f32 {
+    f32::from_bits((one.to_bits() & mask) | (other.to_bits() & !mask))
 }
 
 /// For either half of a strip, `(first, then, change)`: lane `l` reads at `first + l` before `change` and at `then + l`

@@ -1,0 +1,188 @@
+"""Steps per second of training: burn as it comes, burn with our layers, and PyTorch, in interleaved rounds.
+
+Usage: train.py PROGRAM [ROUNDS] [NETWORK ...], with the program `train`.
+
+Every contestant stays loaded and waits for its turn; all use as many threads as THREADS says (2), the same networks and
+the same loss.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+THREADS = int(os.environ.get("THREADS", "2"))
+DIMENSION = 64
+# Name: batch size, steps per round.
+NETWORKS = {"small": (128, 8), "efficientnet-lite0": (16, 3), "resnet18": (4, 3)}
+CONTESTANTS = ["plain", "ours"]
+
+
+class Worker:
+    """A contestant in a process of its own; a line on its input starts a round, a line on its output ends it."""
+
+    def __init__(self, *command):
+        self.process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "RAYON_NUM_THREADS": str(THREADS)},
+        )
+        self.name = self.process.stdout.readline().strip()
+
+    def round(self):
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return tuple(float(number) for number in self.process.stdout.readline().split())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def torch_network(name):
+    from torch import nn
+
+    class Normalise(nn.Module):
+        """Mean over the positions, a linear map, length one."""
+
+        def __init__(self, channels):
+            super().__init__()
+            self.head = nn.Linear(channels, DIMENSION, bias=False)
+
+        def forward(self, x):
+            return nn.functional.normalize(self.head(x.mean((2, 3))))
+
+    def convolution(inputs, outputs, side, stride=1, groups=1):
+        return nn.Conv2d(inputs, outputs, side, stride, side // 2, groups=groups, bias=False)
+
+    if name == "small":
+        layers, channels = [], 1
+        for _ in range(4):
+            layers += [convolution(channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)]
+            channels = 64
+        return nn.Sequential(*layers, Normalise(64)), (1, 28, 28)
+
+    if name == "efficientnet-lite0":
+
+        class Block(nn.Module):
+            def __init__(self, inputs, outputs, expansion, side, stride):
+                super().__init__()
+                inner, layers = inputs * expansion, []
+                if expansion > 1:
+                    layers += [convolution(inputs, inner, 1), nn.BatchNorm2d(inner), nn.ReLU6()]
+                layers += [convolution(inner, inner, side, stride, inner), nn.BatchNorm2d(inner), nn.ReLU6()]
+                layers += [convolution(inner, outputs, 1), nn.BatchNorm2d(outputs)]
+                self.layers, self.short = nn.Sequential(*layers), stride == 1 and inputs == outputs
+
+            def forward(self, x):
+                return x + self.layers(x) if self.short else self.layers(x)
+
+        layers, channels = [convolution(3, 32, 3, 2), nn.BatchNorm2d(32), nn.ReLU6()], 32
+        for expansion, outputs, blocks, stride, side in [
+            (1, 16, 1, 1, 3),
+            (6, 24, 2, 2, 3),
+            (6, 40, 2, 2, 5),
+            (6, 80, 3, 2, 3),
+            (6, 112, 3, 1, 5),
+            (6, 192, 4, 2, 5),
+            (6, 320, 1, 1, 3),
+        ]:
+            for block in range(blocks):
+                layers.append(Block(channels, outputs, expansion, side, stride if block == 0 else 1))
+                channels = outputs
+        layers += [convolution(channels, 1280, 1), nn.BatchNorm2d(1280), nn.ReLU6(), Normalise(1280)]
+        # Evaluation mode freezes the statistics; scale and shift are still learned.
+        return nn.Sequential(*layers).eval(), (3, 112, 112)
+
+    class Basic(nn.Module):
+        def __init__(self, inputs, outputs, stride):
+            super().__init__()
+            self.first = nn.Sequential(convolution(inputs, outputs, 3, stride), nn.BatchNorm2d(outputs), nn.ReLU())
+            self.second = nn.Sequential(convolution(outputs, outputs, 3), nn.BatchNorm2d(outputs))
+            self.short = nn.Identity()
+            if stride > 1:
+                self.short = nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+        def forward(self, x):
+            return nn.functional.relu(self.second(self.first(x)) + self.short(x))
+
+    layers = [convolution(3, 64, 7, 2), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for outputs, stride in [(64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)]:
+        layers.append(Basic(channels, outputs, stride))
+        channels = outputs
+    return nn.Sequential(*layers, Normalise(512)), (3, 224, 224)
+
+
+class Torch:
+    def __init__(self, network, batch, steps):
+        import torch
+
+        torch.set_num_threads(THREADS)
+        torch.manual_seed(1)
+        self.steps, self.torch = steps, torch
+        self.name = f"PyTorch {torch.__version__.split('+')[0]}"
+        self.model, shape = torch_network(network)
+        self.pictures, self.targets = torch.rand((batch, *shape)) * 2 - 1, torch.rand((batch, DIMENSION)) * 0.2 - 0.1
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.step()
+
+    def step(self):
+        loss = ((self.model(self.pictures) - self.targets) ** 2).mean()
+        self.optimiser.zero_grad()
+        loss.backward()
+        start = time.perf_counter()
+        self.optimiser.step()
+        return time.perf_counter() - start
+
+    def round(self):
+        start, cpu = time.perf_counter(), time.process_time()
+        adam = sum(self.step() for _ in range(self.steps))
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        return self.steps / seconds, self.steps / cpu, adam / seconds
+
+    def close(self):
+        pass
+
+
+def compare(left, right, clock):
+    """Median ratio, round by round: neighbours in time share whatever else the machine does."""
+    return statistics.median(one[clock] / other[clock] for one, other in zip(left, right))
+
+
+def main():
+    program = sys.argv[1]
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 7
+    met = True
+    for network in sys.argv[3:] or NETWORKS:
+        batch, steps = NETWORKS[network]
+        workers = {kind: Worker(program, kind, network, batch, steps) for kind in CONTESTANTS}
+        workers["torch"] = Torch(network, batch, steps)
+        speeds = {kind: [] for kind in workers}
+        for turn in range(rounds):
+            kinds = list(workers)
+            for kind in kinds if turn % 2 == 0 else reversed(kinds):
+                speeds[kind].append(workers[kind].round())
+        print(f"{network}: batch {batch}, {THREADS} threads, {rounds} interleaved rounds of {steps} steps")
+        for kind, found in speeds.items():
+            wall = [speed[0] for speed in found]
+            adam = statistics.median(speed[2] for speed in found)
+            print(
+                f"  {workers[kind].name}: {statistics.median(wall):.2f} steps/s"
+                f" (from {min(wall):.2f} to {max(wall):.2f}), {compare(found, speeds['torch'], 0):.2f} of PyTorch,"
+                f" {compare(found, speeds['torch'], 1):.2f} by CPU time; Adam {100 * adam:.0f} %"
+            )
+            if kind == "ours":
+                good = compare(found, speeds["torch"], 0) >= 0.5
+                met &= good
+                print(f"    bar (at least half of PyTorch): {'met' if good else 'missed'}", flush=True)
+        for worker in workers.values():
+            worker.close()
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
