@@ -1,7 +1,7 @@
 //! Buffers that tensors gave back, for the next tensors of the same size.
 //!
 //! A step of training makes and drops the same hundreds of megabytes as the step before. Handed to the operating system and
-//! back, every page would be cleared and mapped anew, which took a seventh of the time.
+//! back, every page would be cleared and mapped anew.
 
 #![expect(
     unsafe_code,
