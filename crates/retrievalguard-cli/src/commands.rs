@@ -11,9 +11,10 @@ mod export;
 mod import;
 mod index;
 mod query;
+mod recall;
+mod run_directory;
 #[cfg(feature = "train")]
 mod train;
-mod run_directory;
 
 use std::io::Write;
 
@@ -29,6 +30,8 @@ pub(crate) enum Command {
     Certify(Box<certify::CertifyArgs>),
     /// Retrieve for one picture, with a guarantee or an abstention
     Query(query::QueryArgs),
+    /// Measure how well an encoder retrieves, clean and smoothed
+    Recall(recall::RecallArgs),
     /// Summarise certificates: certified recall, average radius, rejected ratio
     Evaluate(evaluate::EvaluateArgs),
     /// Take over a gallery made elsewhere
@@ -53,6 +56,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Index(arguments) => index::run(arguments, out),
         Command::Certify(arguments) => certify::run(arguments, out),
         Command::Query(arguments) => query::run(arguments, out),
+        Command::Recall(arguments) => recall::run(arguments, out),
         Command::Evaluate(arguments) => evaluate::run(arguments, out),
         Command::Import(arguments) => import::run(arguments, out),
         Command::Export(arguments) => export::run(arguments, out),

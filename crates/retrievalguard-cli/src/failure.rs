@@ -11,6 +11,7 @@ use retrievalguard::storage::journal::JournalError;
 use retrievalguard::storage::manifest::StorageError;
 use retrievalguard_encoder::catalogue::CatalogueError;
 use retrievalguard_encoder::pipeline::PipelineError;
+use retrievalguard_encoder::recall::RecallError;
 use retrievalguard_encoder::table::TableError;
 
 /// Bad input: 2. Work that failed though the input was good: 1.
@@ -36,13 +37,45 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
     };
     let catalogue =
         |error: &CatalogueError| matches!(error, CatalogueError::Write(_) | CatalogueError::Stopped { .. });
-    cause.is::<WriteError>()
+    let recall = |error: &RecallError| match error {
+        RecallError::Stopped { .. } => true,
+        RecallError::Smoothing(error) => encoder(error),
+        _ => false,
+    };
+    training_failed(cause)
+        || cause.is::<WriteError>()
+        || cause.downcast_ref().is_some_and(recall)
         || cause.downcast_ref().is_some_and(catalogue)
         || cause.downcast_ref().is_some_and(journal)
         || cause.downcast_ref().is_some_and(encoder)
         || cause.downcast_ref().is_some_and(storage)
         || cause.downcast_ref().is_some_and(table)
         || cause.downcast_ref().is_some_and(pipeline)
+}
+
+/// Whether training ended for another reason than its input.
+#[cfg(feature = "train")]
+fn training_failed(cause: &(dyn Error + 'static)) -> bool {
+    use retrievalguard_train::trainer::TrainError;
+
+    matches!(
+        cause.downcast_ref(),
+        Some(
+            TrainError::LossNotFinite { .. }
+                | TrainError::Sampling { .. }
+                | TrainError::Stopped { .. }
+                | TrainError::Folder { .. }
+                | TrainError::Log(_)
+                | TrainError::Events(_)
+                | TrainError::Export(_)
+                | TrainError::Write(_)
+        )
+    )
+}
+
+#[cfg(not(feature = "train"))]
+fn training_failed(_cause: &(dyn Error + 'static)) -> bool {
+    false
 }
 
 /// Whether the system failed, rather than a name that leads nowhere or to something else.
@@ -114,16 +147,41 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 }
 
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
-    error.chain().find_map(|cause| match cause.downcast_ref::<PipelineError>() {
-        Some(PipelineError::Mismatch(_)) => {
-            Some("make the gallery again with `retrievalguard index` and the queries' model and sigma")
+    training_hint(error).or_else(|| {
+        error.chain().find_map(|cause| match cause.downcast_ref::<PipelineError>() {
+            Some(PipelineError::Mismatch(_)) => {
+                Some("make the gallery again with `retrievalguard index` and the queries' model and sigma")
+            }
+            Some(PipelineError::Journal(JournalError::OtherRun { .. })) => {
+                Some("write to another directory, or remove the journal to start over")
+            }
+            Some(PipelineError::Picture(_)) => {
+                Some("--skip-broken leaves broken pictures out and counts them")
+            }
+            Some(_) | None => None,
+        })
+    })
+}
+
+#[cfg(feature = "train")]
+fn training_hint(error: &anyhow::Error) -> Option<&'static str> {
+    use retrievalguard_train::trainer::TrainError;
+
+    error.chain().find_map(|cause| match cause.downcast_ref::<TrainError>() {
+        Some(TrainError::Occupied { .. }) => {
+            Some("--resume goes on with that run, another --out begins a new one")
         }
-        Some(PipelineError::Journal(JournalError::OtherRun { .. })) => {
-            Some("write to another directory, or remove the journal to start over")
+        Some(TrainError::LossNotFinite { .. } | TrainError::Sampling { .. }) => {
+            Some("a smaller optimiser.learning_rate often helps, in a new run")
         }
-        Some(PipelineError::Picture(_)) => Some("--skip-broken leaves broken pictures out and counts them"),
+        Some(TrainError::View(_)) => Some("--skip-broken leaves broken pictures out and counts them"),
         Some(_) | None => None,
     })
+}
+
+#[cfg(not(feature = "train"))]
+fn training_hint(_error: &anyhow::Error) -> Option<&'static str> {
+    None
 }
 
 /// A file size limit should end in an error that names the file, not in a killed process.

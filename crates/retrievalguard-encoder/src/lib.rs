@@ -8,5 +8,6 @@ pub mod doctor;
 pub mod engine;
 pub mod picture;
 pub mod pipeline;
+pub mod recall;
 pub mod resize;
 pub mod table;

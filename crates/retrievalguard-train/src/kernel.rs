@@ -29,8 +29,7 @@ impl Activation {
         match self {
             Self::Identity => input,
             Self::Relu => relu(input),
-            // Two rectifiers rather than a clamp: the ONNX exporter knows no clamp.
-            Self::Relu6 => relu(input.clone()) - relu(input - 6.0),
+            Self::Relu6 => input.clamp(0.0, 6.0),
         }
     }
 }

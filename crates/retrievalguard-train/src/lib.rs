@@ -12,7 +12,6 @@ pub mod network;
 pub mod picture_cache;
 pub mod prefetch;
 pub mod random;
-pub mod recall;
 pub mod recipe;
 pub mod run_log;
 pub mod tensorboard;

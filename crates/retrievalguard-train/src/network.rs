@@ -253,14 +253,30 @@ impl Network {
             let mut noise = vec![0.0; slot.shape.iter().product()];
             NoiseStream::new(seed, &identity, Stage::Train).fill(0, 0, &mut noise);
             match slot.role {
-                Role::Kernels { .. } | Role::Matrix => return initial(slot, seed),
-                Role::Scale => noise.iter_mut().for_each(|value| *value = 1.5 + 0.3 * *value),
+                // Fan-in, so that the lengths of activations stay what they are from layer to layer.
+                Role::Kernels { .. } | Role::Matrix => {
+                    let inputs: usize = slot.shape[1..].iter().product();
+                    noise.iter_mut().for_each(|value| *value *= (2.0 / inputs as f32).sqrt());
+                }
+                Role::Scale => noise.iter_mut().for_each(|value| *value = 0.9 + 0.2 * *value),
                 Role::Variance => noise.iter_mut().for_each(|value| *value = 0.5 + value.abs()),
-                Role::Shift | Role::Mean | Role::Bias => noise.iter_mut().for_each(|value| *value *= 0.2),
+                Role::Shift => noise.iter_mut().for_each(|value| *value *= 1.5),
+                Role::Mean | Role::Bias => noise.iter_mut().for_each(|value| *value *= 0.2),
             }
             noise
         })
         .unwrap()
+    }
+
+    /// The largest number that each unit gives.
+    pub(crate) fn largest_activations(&self, pictures: Tensor<4>) -> Vec<f32> {
+        let mut largest = Vec::new();
+        let _ = self.run(pictures, |unit, plan, input| {
+            let output = unit.forward(plan, input);
+            largest.push(output.clone().max().into_scalar());
+            output
+        });
+        largest
     }
 
     /// The gradient of everything that learns, by name.

@@ -306,11 +306,7 @@ impl Recipe {
     /// How training views are chosen.
     pub fn augmentation(&self) -> Augmentation {
         let PicturesPart { crop_area, crop_ratio, flip, .. } = self.pictures;
-        Augmentation {
-            area: crop_area.into(),
-            aspect: crop_ratio.into(),
-            flip: if flip { 0.5 } else { 0.0 },
-        }
+        Augmentation { area: crop_area.into(), aspect: crop_ratio.into(), flip: if flip { 0.5 } else { 0.0 } }
     }
 
     /// Noise of the training views; none for plain metric learning.

@@ -18,21 +18,21 @@ use retrievalguard::storage::digest::Digest;
 use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::Record;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
-use retrievalguard_encoder::pipeline::data_set_digest;
+use retrievalguard_encoder::pipeline::{Observer, data_set_digest};
+use retrievalguard_encoder::recall::{Recall, RecallError, Smoothing, recall_at_1};
 use serde::Serialize;
 
 pub use self::error::TrainError;
 pub use self::folder::{Inputs, RunFolder};
 use self::learner::Learner;
-use crate::backend::Backend;
 use crate::augment::Viewer;
+use crate::backend::Backend;
 use crate::batches::{BatchPlan, Classes};
 use crate::checkpoint::{Checkpoint, Place};
 use crate::export::{ExportError, contract, export};
 use crate::loading::BatchLoader;
 use crate::network::Network;
 use crate::picture_cache::PictureCache;
-use crate::recall::{Recall, Smoothing, recall_at_1};
 use crate::recipe::Recipe;
 use crate::run_log::RunLog;
 use crate::tensorboard::EventFile;
@@ -343,22 +343,32 @@ impl Run<'_> {
         self.export()?;
         let model = self.folder.encoder();
         let embedder = OnnxEmbedder::open(&model, Contract::for_model(&model)?, self.request.engine)?;
-        let smoothing = Smoothing {
-            sigma,
-            samples: recipe.evaluation.samples,
-            seed: recipe.seed(),
-        };
-        let observer = self.observer;
+        let smoothing = Smoothing { sigma, samples: recipe.evaluation.samples, seed: recipe.seed() };
         let recall =
-            recall_at_1(&embedder, self.held_out, smoothing, self.request.threads, &|| observer.stop())?;
+            recall_at_1(&embedder, self.held_out, smoothing, self.request.threads, &Stopping(self.observer));
         self.clock.pause(paused.elapsed());
-        let Some(recall) = recall else { return Err(TrainError::Stopped { place: self.place }) };
+        let recall = recall.map_err(|error| match error {
+            RecallError::Stopped { .. } => TrainError::Stopped { place: self.place },
+            error => TrainError::Recall(error),
+        })?;
         let report =
             EvaluationReport { epochs: self.place.epoch, step: self.place.step, sigma: sigma.get(), recall };
         self.evaluation = Some(report);
         self.observer.evaluated(&report);
-        let numbers = [("held_out/recall_clean", recall.clean), ("held_out/recall_smoothed", recall.smoothed)];
+        let numbers =
+            [("held_out/recall_clean", recall.clean), ("held_out/recall_smoothed", recall.smoothed)];
         self.record(EVALUATION, report.step, &report, &numbers)
+    }
+}
+
+/// Passes on the wish to stop; the progress of an evaluation is not shown.
+struct Stopping<'a>(&'a dyn TrainObserver);
+
+impl Observer for Stopping<'_> {
+    fn advanced(&self, _done: usize, _total: usize) {}
+
+    fn stop(&self) -> bool {
+        self.0.stop()
     }
 }
 

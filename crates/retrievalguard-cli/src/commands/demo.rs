@@ -35,6 +35,10 @@ const ENCODER: &[u8] = include_bytes!("../../demo/encoder.onnx");
 /// Its contract.
 const CONTRACT: &[u8] = include_bytes!("../../demo/encoder.toml");
 
+/// The recipe that made it from the catalogue.
+#[cfg(feature = "train")]
+const RECIPE: &str = include_str!("../../demo/recipe.toml");
+
 /// The catalogue whose training part the encoder has seen.
 const CATALOGUE_SEED: u64 = 1;
 
@@ -69,6 +73,10 @@ pub(crate) struct DemoArgs {
     /// Pilot samples per query, on which every choice is made
     #[arg(long, default_value = "200")]
     pilot: SampleCount,
+    /// Train the encoder again on the catalogue instead of using the one that ships with the program
+    #[cfg(feature = "train")]
+    #[arg(long)]
+    train: bool,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -102,9 +110,11 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     refuse_foreign(directory)?;
     fs::create_dir_all(directory).map_err(|error| WriteError::new(directory, error))?;
     claim(directory, &description(arguments))?;
-    provide_encoder(&places.encoder)?;
+    provide_encoder(arguments, &places)?;
     let embedder = arguments.engine.open(&places.encoder, None)?;
-    draw(&places, arguments.engine.threads())?;
+    for part in [Part::Gallery, Part::Queries] {
+        draw(&places, part, arguments.engine.threads())?;
+    }
 
     let gallery = gallery(arguments, &places, &embedder)?;
     let data_set = read(&places, Part::Queries)?;
@@ -156,14 +166,55 @@ fn refuse_foreign(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts the encoder and its contract where the directory wants them: those that ship with the program.
-fn provide_encoder(model: &Path) -> anyhow::Result<()> {
-    for (path, bytes) in [(model.to_owned(), ENCODER), (model.with_extension("toml"), CONTRACT)] {
+/// Puts the encoder and its contract where the directory wants them: trained here, or those that ship with the program.
+fn provide_encoder(arguments: &DemoArgs, places: &Places) -> anyhow::Result<()> {
+    #[cfg(feature = "train")]
+    if arguments.train {
+        let folder = train_encoder(arguments, places)?;
+        let part = |name: &str| {
+            let path = folder.join(name);
+            fs::read(&path).with_context(|| format!("`{}` cannot be read", path.display()))
+        };
+        return write_encoder(&places.encoder, &part("encoder.onnx")?, &part("encoder.toml")?);
+    }
+    #[cfg(not(feature = "train"))]
+    let _ = arguments;
+    write_encoder(&places.encoder, ENCODER, CONTRACT)
+}
+
+fn write_encoder(model: &Path, encoder: &[u8], contract: &[u8]) -> anyhow::Result<()> {
+    for (path, bytes) in [(model.to_owned(), encoder), (model.with_extension("toml"), contract)] {
         if fs::read(&path).ok().as_deref() != Some(bytes) {
             atomic::write(&path, bytes)?;
         }
     }
     Ok(())
+}
+
+/// Trains on the catalogue's other classes, or goes on with it; the folder of the run.
+#[cfg(feature = "train")]
+fn train_encoder(arguments: &DemoArgs, places: &Places) -> anyhow::Result<PathBuf> {
+    use retrievalguard_train::recipe::Recipe;
+    use retrievalguard_train::trainer::Start;
+
+    draw(places, Part::Train, arguments.engine.threads())?;
+    let records = read(places, Part::Train)?;
+    let folder = arguments.out.join("training");
+    let start = if folder.join("recipe.toml").exists() { Start::Resume } else { Start::Fresh };
+    let recipe = Recipe::from_toml("the demo's recipe", RECIPE)?;
+    super::train::train_on(&recipe, &records, &folder, start, &arguments.engine)?;
+    Ok(folder)
+}
+
+/// Where the encoder comes from, for the directory's description.
+fn encoder_digest(arguments: &DemoArgs) -> Value {
+    #[cfg(feature = "train")]
+    if arguments.train {
+        return json!({ "trained_by": Digest::of_bytes(RECIPE.as_bytes()) });
+    }
+    #[cfg(not(feature = "train"))]
+    let _ = arguments;
+    json!({ "model": Digest::of_bytes(ENCODER), "contract": Digest::of_bytes(CONTRACT) })
 }
 
 /// What decides the results of a demo, but for the engine, which the journals know.
@@ -177,8 +228,7 @@ fn description(arguments: &DemoArgs) -> Value {
         "samples": arguments.samples,
         "pilot": arguments.pilot,
         "gallery_samples": GALLERY_SAMPLES,
-        "encoder": Digest::of_bytes(ENCODER),
-        "contract": Digest::of_bytes(CONTRACT),
+        "encoder": encoder_digest(arguments),
     })
 }
 
@@ -202,13 +252,11 @@ fn claim(directory: &Path, description: &Value) -> anyhow::Result<()> {
     Ok(atomic::write(&path, text.as_bytes())?)
 }
 
-fn draw(places: &Places, threads: NonZeroUsize) -> anyhow::Result<()> {
-    for part in [Part::Gallery, Part::Queries] {
-        let progress = Progress::new("drawing");
-        let drawn = Catalogue::new(CATALOGUE_SEED).write(&places.pictures, part, threads, &progress);
-        progress.finish();
-        drawn?;
-    }
+fn draw(places: &Places, part: Part, threads: NonZeroUsize) -> anyhow::Result<()> {
+    let progress = Progress::new("drawing");
+    let drawn = Catalogue::new(CATALOGUE_SEED).write(&places.pictures, part, threads, &progress);
+    progress.finish();
+    drawn?;
     Ok(())
 }
 

@@ -9,10 +9,13 @@ use retrievalguard_encoder::dataset::{Record, Role};
 use retrievalguard_train::backend::Backend;
 use retrievalguard_train::network::Architecture;
 use retrievalguard_train::recipe::{Preset, Recipe};
-use retrievalguard_train::trainer::{RunFolder, Start, TrainRequest, train};
+use retrievalguard_train::trainer::{RunFolder, Start, TrainReport, TrainRequest, train};
 
 use crate::arguments::{DataArgs, EngineArgs};
 use crate::progress::TrainingProgress;
+
+/// Mebibytes of decoded pictures that are kept in memory unless asked otherwise.
+const CACHE: u32 = 2048;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -65,7 +68,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, default_value = "cpu")]
     backend: Backend,
     /// Mebibytes of decoded pictures to keep in memory
-    #[arg(long, default_value = "2048", value_name = "MIB")]
+    #[arg(long, default_value_t = CACHE, value_name = "MIB")]
     cache: u32,
     #[command(flatten)]
     engine: EngineArgs,
@@ -105,20 +108,8 @@ fn run_in(
     } else {
         (arguments.assemble()?, Start::Fresh)
     };
-    let progress = TrainingProgress::new();
-    let request = TrainRequest {
-        recipe: &recipe,
-        records,
-        held_out,
-        weights: arguments.weights.as_deref(),
-        backend: arguments.backend,
-        engine: &arguments.engine.options(),
-        threads: arguments.engine.threads(),
-        cache: u64::from(arguments.cache) << 20,
-    };
-    let result = train(&request, &run, start, &progress);
-    progress.finish();
-    let report = result?;
+    let others = Others { held_out, weights: arguments.weights.as_deref(), cache: arguments.cache };
+    let report = train_in(&recipe, records, others, &run, start, arguments.backend, &arguments.engine)?;
     writeln!(out, "{}: trained for {} steps", run.encoder().display(), report.steps)?;
     if let Some(evaluation) = report.evaluation {
         writeln!(
@@ -128,6 +119,51 @@ fn run_in(
         )?;
     }
     Ok(())
+}
+
+/// What training may be given beside its pictures.
+struct Others<'a> {
+    held_out: Option<&'a [Record]>,
+    weights: Option<&'a Path>,
+    /// Mebibytes of decoded pictures.
+    cache: u32,
+}
+
+/// Trains on pictures alone, on the processor.
+pub(super) fn train_on(
+    recipe: &Recipe,
+    records: &[Record],
+    folder: &Path,
+    start: Start,
+    engine: &EngineArgs,
+) -> anyhow::Result<TrainReport> {
+    let others = Others { held_out: None, weights: None, cache: CACHE };
+    train_in(recipe, records, others, &RunFolder::new(folder), start, Backend::Cpu, engine)
+}
+
+fn train_in(
+    recipe: &Recipe,
+    records: &[Record],
+    others: Others<'_>,
+    run: &RunFolder,
+    start: Start,
+    backend: Backend,
+    engine: &EngineArgs,
+) -> anyhow::Result<TrainReport> {
+    let request = TrainRequest {
+        recipe,
+        records,
+        held_out: others.held_out,
+        weights: others.weights,
+        backend,
+        engine: &engine.options(),
+        threads: engine.threads(),
+        cache: u64::from(others.cache) << 20,
+    };
+    let progress = TrainingProgress::new();
+    let result = train(&request, run, start, &progress);
+    progress.finish();
+    Ok(result?)
 }
 
 impl TrainArgs {

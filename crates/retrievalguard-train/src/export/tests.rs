@@ -86,7 +86,7 @@ fn every_engine_gives_the_embeddings_of_the_network() {
                 for (found, wanted) in found.iter().zip(&wanted) {
                     let difference = (found - wanted).abs();
                     assert!(
-                        difference <= 1e-4,
+                        difference <= 1e-5,
                         "{architecture} {picture:?} {:?}: {difference}",
                         options.engine
                     );
@@ -104,8 +104,8 @@ fn lifelike_networks_tell_pictures_apart_and_reach_the_six() {
     let rows: Vec<f32> = network.forward(pictures.clone()).into_data().try_into_vec().unwrap();
     let distance: f32 = rows[..6].iter().zip(&rows[6..12]).map(|(left, right)| (left - right).powi(2)).sum();
     assert!(distance > 1e-3, "{distance}");
-    let features: Vec<f32> = network.features(pictures).into_data().try_into_vec().unwrap();
-    assert!(features.iter().copied().fold(0.0, f32::max) > 5.0);
+    let largest = network.largest_activations(pictures);
+    assert!(largest.iter().filter(|value| **value == 6.0).count() > 20, "{largest:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard_encoder::contract::ContractError;
 use retrievalguard_encoder::engine::EngineError;
+use retrievalguard_encoder::recall::RecallError;
 
 use crate::augment::ViewError;
 use crate::backend::BackendError;
@@ -14,7 +15,6 @@ use crate::checkpoint::{CheckpointError, Place};
 use crate::export::ExportError;
 use crate::loss::SamplingError;
 use crate::network::ConfigError;
-use crate::recall::RecallError;
 use crate::recipe::RecipeError;
 use crate::run_log::RunLogError;
 use crate::tensorboard::EventFileError;
@@ -81,7 +81,9 @@ pub enum TrainError {
         wanted: Vec<usize>,
     },
     /// What Adam remembered cannot be written or read.
-    #[error("the state of the optimiser of the {optimiser} is missing or damaged, wanted one that burn wrote")]
+    #[error(
+        "the state of the optimiser of the {optimiser} is missing or damaged, wanted one that burn wrote"
+    )]
     OptimiserState {
         /// Which optimiser.
         optimiser: &'static str,

@@ -112,16 +112,18 @@ impl RunFolder {
     /// The recipe of the run that is in the folder.
     pub fn read_recipe(&self) -> Result<Recipe, TrainError> {
         let path = self.recipe();
-        let text = fs::read_to_string(&path).map_err(|_| TrainError::NothingToResume { file: path.clone() })?;
+        let text =
+            fs::read_to_string(&path).map_err(|_| TrainError::NothingToResume { file: path.clone() })?;
         Ok(Recipe::from_toml(&path.display().to_string(), &text)?)
     }
 
     /// Refuses to go on with other pictures, weights or another backend than the run began with.
     pub(super) fn check_inputs(&self, wanted: &Inputs) -> Result<Inputs, TrainError> {
         let path = self.inputs();
-        let text = fs::read_to_string(&path).map_err(|_| TrainError::NothingToResume { file: path.clone() })?;
-        let found: Inputs = serde_json::from_str(&text)
-            .map_err(|source| TrainError::Inputs { file: path, source })?;
+        let text =
+            fs::read_to_string(&path).map_err(|_| TrainError::NothingToResume { file: path.clone() })?;
+        let found: Inputs =
+            serde_json::from_str(&text).map_err(|source| TrainError::Inputs { file: path, source })?;
         let changed = |what, found: String, given: String| TrainError::Changed { what, found, given };
         if found.pictures != wanted.pictures {
             let (found, given) = (found.pictures.to_string(), wanted.pictures.to_string());

@@ -10,9 +10,9 @@ use retrievalguard::Seed;
 
 use super::TrainError;
 use crate::checkpoint::{Checkpoint, Place};
+use crate::loading::Batch;
 use crate::loss::{MarginLoss, TripletSampler};
 use crate::network::{Network, Part};
-use crate::loading::Batch;
 use crate::recipe::Recipe;
 
 /// Added to the root of Adam's second moment: PyTorch's default.
@@ -75,20 +75,22 @@ impl Learner {
     }
 
     /// At the place of a checkpoint.
-    pub(super) fn resume(recipe: &Recipe, checkpoint: &Checkpoint, device: &Device) -> Result<Self, TrainError> {
+    pub(super) fn resume(
+        recipe: &Recipe,
+        checkpoint: &Checkpoint,
+        device: &Device,
+    ) -> Result<Self, TrainError> {
         let config = recipe.network_config();
         let mut fault = None;
-        let network = Network::build(&config, device, |slot| {
-            match checkpoint.network.get(&slot.name) {
-                Some((shape, values)) if *shape == slot.shape => values.clone(),
-                found => {
-                    fault.get_or_insert_with(|| TrainError::CheckpointTensor {
-                        tensor: slot.name.clone(),
-                        found: found.map_or("missing".to_owned(), |(shape, _)| format!("{shape:?}")),
-                        wanted: slot.shape.clone(),
-                    });
-                    vec![0.0; slot.shape.iter().product()]
-                }
+        let network = Network::build(&config, device, |slot| match checkpoint.network.get(&slot.name) {
+            Some((shape, values)) if *shape == slot.shape => values.clone(),
+            found => {
+                fault.get_or_insert_with(|| TrainError::CheckpointTensor {
+                    tensor: slot.name.clone(),
+                    found: found.map_or("missing".to_owned(), |(shape, _)| format!("{shape:?}")),
+                    wanted: slot.shape.clone(),
+                });
+                vec![0.0; slot.shape.iter().product()]
             }
         })?;
         if let Some(fault) = fault {
@@ -99,7 +101,8 @@ impl Learner {
         let loss = MarginLoss::new(f64::from(checkpoint.beta), part.gamma, part.average, device);
         learner.loss = Some(with_number(loss));
         let restore = |optimiser: ModuleOptimizer, name: &'static str| {
-            let state = checkpoint.optimisers.get(name).ok_or(TrainError::OptimiserState { optimiser: name })?;
+            let state =
+                checkpoint.optimisers.get(name).ok_or(TrainError::OptimiserState { optimiser: name })?;
             if state.is_empty() {
                 return Ok(optimiser);
             }
@@ -148,7 +151,12 @@ impl Learner {
     }
 
     /// Learns from one batch, unless its loss is not a number.
-    pub(super) fn step(&mut self, recipe: &Recipe, batch: Batch, place: Place) -> Result<Outcome, TrainError> {
+    pub(super) fn step(
+        &mut self,
+        recipe: &Recipe,
+        batch: Batch,
+        place: Place,
+    ) -> Result<Outcome, TrainError> {
         let network = self.network.take().expect("a step puts the network back");
         let loss = self.loss.take().expect("a step puts the loss back");
         let config = recipe.network_config();

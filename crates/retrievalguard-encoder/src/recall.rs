@@ -1,7 +1,6 @@
-//! Recall@1 on pictures that were not trained on, of the encoder as it would be used.
+//! Recall@1 of an encoder, clean and smoothed: every picture asks for its label among all the others.
 //!
-//! The encoder is the exported file in an inference engine, so what is measured is what `index` and `certify` will run.
-//! Every picture asks for its label among all the others (leave-one-out).
+//! Nothing is certified here; it is what one wants to know of an encoder before.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -9,14 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use retrievalguard::gallery::{Gallery, GalleryError, Metric, SearchError};
 use retrievalguard::noise::Stage;
-use retrievalguard::{Picture, Seed, Sigma, Smoother, SmoothingError};
-use retrievalguard_encoder::dataset::{BrokenPictures, Loader, Record};
-use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::picture::PictureError;
-use retrievalguard_encoder::pipeline::{PipelineError, input_values};
+use retrievalguard::{Embedder as _, Picture, Seed, Sigma, Smoother, SmoothingError};
 use serde::{Deserialize, Serialize};
 
-use retrievalguard::Embedder as _;
+use crate::dataset::{BrokenPictures, Loader, Record};
+use crate::engine::OnnxEmbedder;
+use crate::picture::PictureError;
+use crate::pipeline::{Observer, PipelineError, input_values};
 
 /// Why recall could not be measured.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +35,14 @@ pub enum RecallError {
     /// The gallery could not be searched.
     #[error(transparent)]
     Search(#[from] SearchError),
+    /// The measurement was told to stop.
+    #[error("stopped after {done} of {total} pictures")]
+    Stopped {
+        /// Pictures embedded.
+        done: usize,
+        /// Pictures in all.
+        total: usize,
+    },
 }
 
 /// Share of pictures whose nearest other picture has their label.
@@ -63,21 +69,21 @@ pub struct Smoothing {
 
 /// Embeds every picture, clean and smoothed, and searches for each among the others.
 ///
-/// Pictures that cannot be read are left out; `stop` ends it early without a result.
+/// Pictures that cannot be read are left out.
 pub fn recall_at_1(
     embedder: &OnnxEmbedder,
     records: &[Record],
     smoothing: Smoothing,
     threads: NonZeroUsize,
-    stop: &(dyn Fn() -> bool + Sync),
-) -> Result<Option<Recall>, RecallError> {
+    observer: &dyn Observer,
+) -> Result<Recall, RecallError> {
     let loader = Loader::new(records, embedder.contract().preparation(), BrokenPictures::Skip);
     let smoother = Smoother::new(embedder, smoothing.sigma, smoothing.seed);
     let rows: Mutex<Vec<(usize, Vec<f32>, Vec<f32>)>> = Mutex::new(Vec::with_capacity(records.len()));
     let failed = AtomicBool::new(false);
     let work = || -> Result<(), RecallError> {
         for loaded in &loader {
-            if stop() || failed.load(Ordering::Relaxed) {
+            if observer.stop() || failed.load(Ordering::Relaxed) {
                 break;
             }
             let loaded = loaded?;
@@ -87,7 +93,9 @@ pub fn recall_at_1(
             let clean = smoother.clean(&picture)?;
             let smoothed = smoother.mean(&picture, Stage::Certify, 0..smoothing.samples)?;
             let smoothed = smoothed.mean.iter().map(|&value| value as f32).collect();
-            rows.lock().expect("no holder of this lock can panic").push((loaded.position, clean, smoothed));
+            let mut rows = rows.lock().expect("no holder of this lock can panic");
+            rows.push((loaded.position, clean, smoothed));
+            observer.advanced(rows.len(), records.len());
         }
         Ok(())
     };
@@ -100,10 +108,10 @@ pub fn recall_at_1(
             .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect::<Result<Vec<()>, RecallError>>()
     })?;
-    if stop() {
-        return Ok(None);
-    }
     let mut rows = rows.into_inner().expect("no holder of this lock can panic");
+    if observer.stop() {
+        return Err(RecallError::Stopped { done: rows.len(), total: records.len() });
+    }
     rows.sort_by_key(|(position, ..)| *position);
     let labels: Vec<&str> = rows.iter().map(|(position, ..)| records[*position].label.as_str()).collect();
     let (mut clean, mut smoothed) = (Vec::new(), Vec::new());
@@ -112,11 +120,11 @@ pub fn recall_at_1(
         smoothed.extend_from_slice(mean);
     }
     let dimension = embedder.dimension();
-    Ok(Some(Recall {
+    Ok(Recall {
         pictures: rows.len(),
         clean: leave_one_out(clean, dimension, &labels)?,
         smoothed: leave_one_out(smoothed, dimension, &labels)?,
-    }))
+    })
 }
 
 /// Share of rows whose nearest other row has their label.

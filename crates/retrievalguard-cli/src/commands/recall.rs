@@ -1,0 +1,62 @@
+//! `retrievalguard recall`: how well an encoder retrieves, before anything is certified.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use retrievalguard::{SampleCount, Seed, Sigma};
+use retrievalguard_encoder::dataset::Role;
+use retrievalguard_encoder::recall::{Smoothing, recall_at_1};
+use serde_json::json;
+
+use crate::arguments::{DataArgs, ModelArgs};
+use crate::progress::Progress;
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    after_help = "Example: retrievalguard recall products/ --model encoder.onnx --sigma 0.25"
+)]
+pub(crate) struct RecallArgs {
+    /// Pictures with labels: a folder of folders, a CSV list, or a data set's folder
+    pictures: PathBuf,
+    /// Standard deviation of the noise, in pixels scaled to [0, 1]
+    #[arg(long, allow_negative_numbers = true)]
+    sigma: Sigma,
+    /// Noisy copies averaged per picture
+    #[arg(long, default_value = "8")]
+    samples: SampleCount,
+    /// Seed of the noise
+    #[arg(long, default_value = "0")]
+    seed: Seed,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    data: DataArgs,
+}
+
+pub(super) fn run(arguments: &RecallArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let embedder = arguments.model.open()?;
+    let records = arguments.data.read(&arguments.pictures, Role::Gallery)?;
+    let samples = arguments.samples.get();
+    let smoothing = Smoothing { sigma: arguments.sigma, samples, seed: arguments.seed };
+    let progress = Progress::new("embedding");
+    let result = recall_at_1(&embedder, &records, smoothing, arguments.model.engine.threads(), &progress);
+    progress.finish();
+    let recall = result?;
+    if arguments.json {
+        let value = json!({ "recall": recall, "sigma": arguments.sigma, "samples": samples });
+        writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
+    } else {
+        writeln!(out, "{} pictures, each asking for its label among the others", recall.pictures)?;
+        writeln!(out, "recall@1 clean     {:.4}", recall.clean)?;
+        writeln!(
+            out,
+            "recall@1 smoothed  {:.4}  (sigma {}, {samples} noisy copies of each)",
+            recall.smoothed, arguments.sigma
+        )?;
+    }
+    Ok(())
+}
