@@ -15,7 +15,7 @@ train() { # NAME [FLAGS]: an encoder in $out/NAME
   local name=$1 folder=$out/$1
   shift
   if [ -f "$folder/done" ]; then return; fi
-  if [ -f "$folder/checkpoint.safetensors" ]; then
+  if [ -f "$folder/recipe.toml" ]; then
     "$tool" train "$photographs/train" --held-out "$photographs/test" --out "$folder" --resume
   else
     "$tool" train "$photographs/train" --held-out "$photographs/test" --weights "$weights" \
@@ -26,6 +26,8 @@ train() { # NAME [FLAGS]: an encoder in $out/NAME
 
 measure() { # NAME SIGMA: 104 queries under every certificate
   local name=$1 sigma=$2
+  "$tool" recall "$photographs/test" --model "$out/$name/encoder.onnx" --sigma "$sigma" --samples 8 \
+    | tee "$out/$name-$sigma-recall.txt"
   "$tool" index "$photographs/test" --model "$out/$name/encoder.onnx" --sigma "$sigma" --samples 32 \
     --gallery "$out/$name-$sigma.gallery"
   "$tool" certify "$photographs/test" --every 23 --model "$out/$name/encoder.onnx" --sigma "$sigma" \
