@@ -37,7 +37,7 @@ fn main() -> Result<(), Failure> {
         "plain" => (Arithmetic::Plain, Device::flex()),
         "ours" => (Arithmetic::Ours, Device::flex()),
         #[cfg(feature = "tch")]
-        "libtorch" => (Arithmetic::Ours, Device::libtorch(burn::tensor::LibTorchDeviceKind::Cpu)),
+        "libtorch" => (Arithmetic::Ours, Device::libtorch()),
         other => return Err(format!("contestant is `{other}`, wanted plain, ours or libtorch").into()),
     };
     let network = match network.as_str() {

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use retrievalguard::gallery::{Gallery, GalleryError, Metric, SearchError};
 use retrievalguard::noise::Stage;
-use retrievalguard::{Embedder as _, Picture, Seed, Sigma, Smoother, SmoothingError};
+use retrievalguard::{Embedder as _, Excess, Picture, Seed, Sigma, Smoother, SmoothingError};
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{BrokenPictures, Loader, Record};
+use crate::dataset::{BrokenPictures, Loader, Record, SkippedPicture};
 use crate::engine::OnnxEmbedder;
 use crate::picture::PictureError;
 use crate::pipeline::{Observer, PipelineError, input_values};
@@ -65,21 +65,35 @@ pub struct Smoothing {
     pub samples: u32,
     /// Seed of the noise.
     pub seed: Seed,
+    /// What happens to embeddings above the norm bound.
+    pub excess: Excess,
+    /// Noisy copies per call of the encoder.
+    pub batch: NonZeroUsize,
+}
+
+/// Both embeddings of one picture.
+struct Row {
+    position: usize,
+    clean: Vec<f32>,
+    smoothed: Vec<f32>,
 }
 
 /// Embeds every picture, clean and smoothed, and searches for each among the others.
 ///
-/// Pictures that cannot be read are left out.
+/// The pictures that were left out because they cannot be read come with the result.
 pub fn recall_at_1(
     embedder: &OnnxEmbedder,
     records: &[Record],
     smoothing: Smoothing,
+    broken: BrokenPictures,
     threads: NonZeroUsize,
     observer: &dyn Observer,
-) -> Result<Recall, RecallError> {
-    let loader = Loader::new(records, embedder.contract().preparation(), BrokenPictures::Skip);
-    let smoother = Smoother::new(embedder, smoothing.sigma, smoothing.seed);
-    let rows: Mutex<Vec<(usize, Vec<f32>, Vec<f32>)>> = Mutex::new(Vec::with_capacity(records.len()));
+) -> Result<(Recall, Vec<SkippedPicture>), RecallError> {
+    let loader = Loader::new(records, embedder.contract().preparation(), broken);
+    let smoother = Smoother::new(embedder, smoothing.sigma, smoothing.seed)
+        .excess(smoothing.excess)
+        .batch(smoothing.batch);
+    let rows = Mutex::new(Vec::with_capacity(records.len()));
     let failed = AtomicBool::new(false);
     let work = || -> Result<(), RecallError> {
         for loaded in &loader {
@@ -94,7 +108,7 @@ pub fn recall_at_1(
             let smoothed = smoother.mean(&picture, Stage::Certify, 0..smoothing.samples)?;
             let smoothed = smoothed.mean.iter().map(|&value| value as f32).collect();
             let mut rows = rows.lock().expect("no holder of this lock can panic");
-            rows.push((loaded.position, clean, smoothed));
+            rows.push(Row { position: loaded.position, clean, smoothed });
             observer.advanced(rows.len(), records.len());
         }
         Ok(())
@@ -112,19 +126,20 @@ pub fn recall_at_1(
     if observer.stop() {
         return Err(RecallError::Stopped { done: rows.len(), total: records.len() });
     }
-    rows.sort_by_key(|(position, ..)| *position);
-    let labels: Vec<&str> = rows.iter().map(|(position, ..)| records[*position].label.as_str()).collect();
+    rows.sort_by_key(|row| row.position);
+    let labels: Vec<&str> = rows.iter().map(|row| records[row.position].label.as_str()).collect();
     let (mut clean, mut smoothed) = (Vec::new(), Vec::new());
-    for (_, plain, mean) in &rows {
-        clean.extend_from_slice(plain);
-        smoothed.extend_from_slice(mean);
+    for row in &rows {
+        clean.extend_from_slice(&row.clean);
+        smoothed.extend_from_slice(&row.smoothed);
     }
     let dimension = embedder.dimension();
-    Ok(Recall {
+    let recall = Recall {
         pictures: rows.len(),
         clean: leave_one_out(clean, dimension, &labels)?,
         smoothed: leave_one_out(smoothed, dimension, &labels)?,
-    })
+    };
+    Ok((recall, loader.into_skipped()))
 }
 
 /// Share of rows whose nearest other row has their label.

@@ -59,7 +59,7 @@ impl Backend {
         match self {
             Self::Cpu => Ok(Device::flex()),
             #[cfg(feature = "tch")]
-            Self::Libtorch => Ok(Device::libtorch()),
+            Self::Libtorch => Ok(libtorch()),
             #[cfg(feature = "cuda")]
             Self::Cuda => Ok(Device::cuda(0)),
             #[cfg(feature = "wgpu")]
@@ -72,6 +72,15 @@ impl Backend {
             Self::Wgpu => Err(BackendError::NotBuilt { backend: self, feature: "wgpu" }),
         }
     }
+}
+
+#[cfg(feature = "tch")]
+#[expect(
+    deprecated,
+    reason = "burn 0.22 announces the end of its libtorch backend; until then it is offered"
+)]
+fn libtorch() -> Device {
+    Device::libtorch()
 }
 
 impl fmt::Display for Backend {

@@ -24,7 +24,7 @@ use toml::{Table, Value};
 
 use crate::augment::Augmentation;
 use crate::export::Preparation;
-use crate::loss::Average;
+use crate::loss::{Average, DistanceWeights, Pairing, TripletSampler};
 use crate::network::{Architecture, NetworkConfig, PictureSize, Statistics};
 
 /// A recipe that comes with the crate.
@@ -215,6 +215,23 @@ pub struct LossPart {
     pub gamma: f64,
     /// What the sum over triplets is divided by.
     pub average: Average,
+    /// Which positives an anchor meets.
+    #[serde(default)]
+    pub pairing: Pairing,
+    /// Distances of negatives below this count as this.
+    #[serde(default = "lower_cutoff")]
+    pub lower_cutoff: f64,
+    /// Negatives this far away or farther are not sampled; 2, which none is beyond, for no such limit.
+    #[serde(default = "upper_cutoff")]
+    pub upper_cutoff: f64,
+}
+
+fn lower_cutoff() -> f64 {
+    DistanceWeights::default().lower_cutoff
+}
+
+fn upper_cutoff() -> f64 {
+    DistanceWeights::default().upper_cutoff.unwrap_or(2.0)
 }
 
 /// Adam.
@@ -303,6 +320,15 @@ impl Recipe {
         Preparation::shorter_side(self.pictures.resize, self.pictures.interpolation)
     }
 
+    /// How triplets are chosen.
+    pub fn sampler(&self) -> TripletSampler {
+        let LossPart { pairing, lower_cutoff, upper_cutoff, .. } = self.loss;
+        TripletSampler {
+            weights: DistanceWeights { lower_cutoff, upper_cutoff: Some(upper_cutoff) },
+            pairing,
+        }
+    }
+
     /// How training views are chosen.
     pub fn augmentation(&self) -> Augmentation {
         let PicturesPart { crop_area, crop_ratio, flip, .. } = self.pictures;
@@ -348,13 +374,24 @@ impl Recipe {
             |values: &[f64; 2], most: f64| positive(values[0]) && values[0] <= values[1] && values[1] <= most;
         let network = &self.network;
         for (key, size) in [
-            ("network.dimension", network.dimension),
             ("network.height", network.height),
             ("network.width", network.width),
             ("pictures.resize", self.pictures.resize),
         ] {
             wanted((1..=4096).contains(&size), key, size.to_string(), "a number from 1 to 4096")?;
         }
+        wanted(
+            (2..=4096).contains(&network.dimension),
+            "network.dimension",
+            network.dimension.to_string(),
+            "a number from 2 to 4096",
+        )?;
+        wanted(
+            self.evaluation.pictures >= 2,
+            "evaluation.pictures",
+            self.evaluation.pictures.to_string(),
+            "at least 2",
+        )?;
         wanted(
             matches!(network.channels, 1 | 3),
             "network.channels",
@@ -405,6 +442,13 @@ impl Recipe {
         ] {
             wanted(positive(value), key, value.to_string(), "a finite number above 0")?;
         }
+        let LossPart { lower_cutoff, upper_cutoff, .. } = self.loss;
+        wanted(
+            positive(lower_cutoff) && lower_cutoff < upper_cutoff && upper_cutoff <= 2.0,
+            "loss.lower_cutoff and loss.upper_cutoff",
+            format!("{lower_cutoff} and {upper_cutoff}"),
+            "two rising distances up to 2",
+        )?;
         let decay = self.optimiser.weight_decay;
         let decay_fits = decay.is_finite() && decay >= 0.0;
         wanted(decay_fits, "optimiser.weight_decay", decay.to_string(), "a finite number from 0 up")?;
@@ -513,6 +557,9 @@ mod tests {
             ("noise.sigma=-1", "`noise.sigma` is -1"),
             ("noise.sigma=nan", "`noise.sigma` is NaN"),
             ("batch.pictures=1", "positives"),
+            ("loss.lower_cutoff=1.5", "1.5 and 1.4"),
+            ("network.dimension=1", "`network.dimension` is 1"),
+            ("evaluation.pictures=0", "`evaluation.pictures` is 0"),
             ("network.channels=2", "`network.channels` is 2"),
             ("pictures.resize=8", "`pictures.resize` is 8"),
             ("pictures.crop_area=[0.5, 0.1]", "`pictures.crop_area` is [0.5, 0.1]"),

@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use burn::tensor::Device;
+use retrievalguard::Excess;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard_encoder::contract::Contract;
-use retrievalguard_encoder::dataset::Record;
+use retrievalguard_encoder::dataset::{BrokenPictures, Record};
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::pipeline::{Observer, data_set_digest};
 use retrievalguard_encoder::recall::{Recall, RecallError, Smoothing, recall_at_1};
@@ -31,7 +32,7 @@ use crate::batches::{BatchPlan, Classes};
 use crate::checkpoint::{Checkpoint, Place};
 use crate::export::{ExportError, contract, export};
 use crate::loading::BatchLoader;
-use crate::network::Network;
+use crate::network::{Network, Statistics};
 use crate::picture_cache::PictureCache;
 use crate::recipe::Recipe;
 use crate::run_log::RunLog;
@@ -64,6 +65,8 @@ pub struct TrainRequest<'a> {
     pub engine: &'a EngineOptions,
     /// Threads that measure recall.
     pub threads: NonZeroUsize,
+    /// Noisy copies per call of the encoder when recall is measured.
+    pub batch: NonZeroUsize,
     /// Bytes of decoded pictures to keep in memory.
     pub cache: u64,
 }
@@ -146,6 +149,9 @@ pub fn train(
 ) -> Result<TrainReport, TrainError> {
     let recipe = request.recipe;
     let device = request.backend.device()?.autodiff();
+    if start == Start::Fresh {
+        folder.check_free()?;
+    }
     let (records, held_out) = held_out::divide(recipe, request.records, request.held_out)?;
     let classes = Classes::new(&records);
     let batch = &recipe.batch;
@@ -213,10 +219,14 @@ fn begin(
             report.ignored.len()
         ));
     }
-    folder.begin(recipe, inputs)?;
+    if request.weights.is_none() && recipe.network.batch_norm == Statistics::Frozen {
+        observer.told(
+            "batch normalisation is frozen though there are no --weights; network.batch_norm=batch learns it",
+        );
+    }
     let place = Place { epoch: 0, batch: 0, step: 0, run: inputs.run(recipe) };
     let learner = Learner::new(recipe, network, device);
-    learner.checkpoint(place)?.write(&folder.checkpoint())?;
+    folder.begin(recipe, inputs, &learner.checkpoint(place)?)?;
     Ok((learner, place))
 }
 
@@ -264,7 +274,14 @@ impl Run<'_> {
                 self.save()?;
                 return Err(TrainError::Stopped { place: self.place });
             }
-            let outcome = self.learner.step(recipe, batch?, self.place)?;
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(error) => {
+                    self.save()?;
+                    return Err(error.into());
+                }
+            };
+            let outcome = self.learner.step(recipe, batch, self.place)?;
             let report = StepReport {
                 epoch: self.place.epoch + 1,
                 step: self.place.step + 1,
@@ -343,11 +360,19 @@ impl Run<'_> {
         self.export()?;
         let model = self.folder.encoder();
         let embedder = OnnxEmbedder::open(&model, Contract::for_model(&model)?, self.request.engine)?;
-        let smoothing = Smoothing { sigma, samples: recipe.evaluation.samples, seed: recipe.seed() };
+        let smoothing = Smoothing {
+            sigma,
+            samples: recipe.evaluation.samples,
+            seed: recipe.seed(),
+            excess: Excess::Refuse,
+            batch: self.request.batch,
+        };
+        let stopping = Stopping(self.observer);
+        let threads = self.request.threads;
         let recall =
-            recall_at_1(&embedder, self.held_out, smoothing, self.request.threads, &Stopping(self.observer));
+            recall_at_1(&embedder, self.held_out, smoothing, BrokenPictures::Fatal, threads, &stopping);
         self.clock.pause(paused.elapsed());
-        let recall = recall.map_err(|error| match error {
+        let (recall, _) = recall.map_err(|error| match error {
             RecallError::Stopped { .. } => TrainError::Stopped { place: self.place },
             error => TrainError::Recall(error),
         })?;

@@ -11,6 +11,7 @@
 //! the distances of the sampled negatives nearly uniform.
 
 use retrievalguard::Seed;
+use serde::{Deserialize, Serialize};
 
 use super::Triplets;
 use crate::random::{Place, Purpose, RandomSource};
@@ -85,7 +86,8 @@ impl DistanceWeights {
 }
 
 /// Which positives an anchor meets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Pairing {
     /// Every other picture of its class in the batch, each with a negative of its own: Wu et al.
     #[default]

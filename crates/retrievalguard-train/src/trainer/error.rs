@@ -100,9 +100,19 @@ pub enum TrainError {
         /// The loss.
         value: f64,
     },
-    /// No triplets could be formed.
+    /// A weight is not a number: the run has diverged.
     #[error(
-        "epoch {}, batch {} has no triplets; the last checkpoint is kept",
+        "a weight is not a finite number before epoch {}, batch {}; the last checkpoint is kept",
+        place.epoch + 1,
+        place.batch + 1
+    )]
+    WeightsNotFinite {
+        /// The step that comes next.
+        place: Place,
+    },
+    /// The batch's embeddings give no triplets.
+    #[error(
+        "epoch {}, batch {} cannot be learnt from; the last checkpoint is kept",
         place.epoch + 1,
         place.batch + 1
     )]

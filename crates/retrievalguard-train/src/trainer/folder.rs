@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::TrainError;
 use crate::backend::Backend;
+use crate::checkpoint::Checkpoint;
 use crate::recipe::Recipe;
 
 /// What a run depends on beside its recipe.
@@ -94,17 +95,31 @@ impl RunFolder {
         &self.0
     }
 
-    /// Begins a run in a folder that has none.
-    pub(super) fn begin(&self, recipe: &Recipe, inputs: &Inputs) -> Result<(), TrainError> {
-        for file in [self.checkpoint(), self.recipe()] {
+    /// Refuses a folder with files that a run would replace.
+    ///
+    /// The recipe is written last, so inputs and a checkpoint without one are left from a start that was cut short.
+    pub(super) fn check_free(&self) -> Result<(), TrainError> {
+        let contract = self.encoder().with_extension("toml");
+        for file in [self.recipe(), self.encoder(), contract, self.weights(), self.log()] {
             if file.exists() {
                 return Err(TrainError::Occupied { folder: self.0.clone(), file });
             }
         }
+        Ok(())
+    }
+
+    /// Begins a run in a folder that has none.
+    pub(super) fn begin(
+        &self,
+        recipe: &Recipe,
+        inputs: &Inputs,
+        checkpoint: &Checkpoint,
+    ) -> Result<(), TrainError> {
         fs::create_dir_all(&self.0)
             .map_err(|source| TrainError::Folder { folder: self.0.clone(), source })?;
         let text = serde_json::to_string_pretty(inputs).expect("inputs are digests and a name") + "\n";
         atomic::write(&self.inputs(), text.as_bytes())?;
+        checkpoint.write(&self.checkpoint())?;
         atomic::write(&self.recipe(), recipe.to_toml().as_bytes())?;
         Ok(())
     }
@@ -127,7 +142,14 @@ impl RunFolder {
         let changed = |what, found: String, given: String| TrainError::Changed { what, found, given };
         if found.pictures != wanted.pictures {
             let (found, given) = (found.pictures.to_string(), wanted.pictures.to_string());
-            return Err(changed("the training pictures", found, given));
+            let what =
+                "the training pictures (what --held-out, --limit, --every and --skip-broken leave of them)";
+            return Err(changed(what, found, given));
+        }
+        if wanted.weights.is_some() && found.weights != wanted.weights {
+            let text =
+                |weights: Option<Digest>| weights.map_or("none".to_owned(), |digest| digest.to_string());
+            return Err(changed("the initial weights", text(found.weights), text(wanted.weights)));
         }
         if found.backend != wanted.backend {
             return Err(changed("the backend", found.backend.to_string(), wanted.backend.to_string()));

@@ -1,6 +1,6 @@
 //! Which classes are trained on, and which recall is measured on.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use retrievalguard_encoder::dataset::Record;
 
@@ -10,7 +10,10 @@ use crate::recipe::Recipe;
 /// Fewest classes on either side that make sense.
 const FEWEST: usize = 2;
 
-/// Training pictures, and at most as many others as the recipe asks for, spread evenly.
+/// Rather more classes than more pictures of one.
+const MOST_OF_A_CLASS: usize = 10;
+
+/// Training pictures, and about as many others as the recipe asks for, spread evenly.
 pub(super) fn divide(
     recipe: &Recipe,
     records: &[Record],
@@ -46,8 +49,33 @@ pub(super) fn divide(
             )
         }
     };
-    let step = held_out.len().div_ceil(evaluation.pictures.max(1)).max(1);
-    Ok((train, held_out.into_iter().step_by(step).collect()))
+    Ok((train, thin(held_out, evaluation.pictures)))
+}
+
+/// About so many of the records, whole classes where they are small: a picture without a companion finds nothing.
+fn thin(records: Vec<Record>, wanted: usize) -> Vec<Record> {
+    let labels: BTreeSet<String> = records.iter().map(|record| record.label.clone()).collect();
+    let count = labels.len();
+    if records.len() <= wanted || count < FEWEST {
+        return records;
+    }
+    let classes =
+        (count * wanted / records.len()).clamp((wanted / MOST_OF_A_CLASS).clamp(FEWEST, count), count);
+    let of_each = wanted.div_ceil(classes).max(2);
+    let mut left: HashMap<String, usize> = labels
+        .into_iter()
+        .enumerate()
+        .filter(|(place, _)| (place + 1) * classes / count > place * classes / count)
+        .map(|(_, label)| (label, of_each))
+        .collect();
+    let mut keep = |record: &Record| match left.get_mut(&record.label) {
+        Some(left) if *left > 0 => {
+            *left -= 1;
+            true
+        }
+        Some(_) | None => false,
+    };
+    records.into_iter().filter(|record| keep(record)).collect()
 }
 
 #[cfg(test)]
@@ -80,9 +108,29 @@ mod tests {
         let recipe = Recipe::assemble(Preset::Small, None, &set).unwrap();
         let all = records(0..20, 5);
         let (train, held_out) = divide(&recipe, &all, None).unwrap();
-        assert_eq!((train.len(), held_out.len()), (80, 7));
+        assert_eq!((train.len(), held_out.len()), (80, 8));
         assert!(labels(&train).is_disjoint(&labels(&held_out)));
-        assert_eq!(labels(&held_out).len(), 4);
+        assert_eq!(labels(&held_out).len(), 2);
+    }
+
+    #[test]
+    fn every_picture_that_recall_is_measured_on_has_a_companion() {
+        for (classes, pictures, wanted) in
+            [(100, 3, 30), (1000, 5, 500), (40, 60, 400), (3, 50, 20), (2, 2, 2)]
+        {
+            let kept = thin(records(0..classes, pictures), wanted);
+            let mut counts = HashMap::new();
+            for record in &kept {
+                *counts.entry(record.label.as_str()).or_insert(0) += 1;
+            }
+            assert!(counts.values().all(|&count| count >= 2), "{classes} classes of {pictures}: {counts:?}");
+            assert!(counts.len() >= 2);
+            assert!(
+                kept.len() <= wanted + wanted / 2 + 4 && 2 * kept.len() >= wanted,
+                "{} of {wanted}",
+                kept.len()
+            );
+        }
     }
 
     #[test]

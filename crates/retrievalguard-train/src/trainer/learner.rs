@@ -68,7 +68,7 @@ impl Learner {
             backbone_optimiser: weights.init(),
             head_optimiser: weights.init(),
             loss_optimiser: adam.init(),
-            sampler: TripletSampler::default(),
+            sampler: recipe.sampler(),
             seed: recipe.seed(),
             device: device.clone(),
         }
@@ -121,6 +121,11 @@ impl Learner {
         let mut network = BTreeMap::new();
         for tensor in self.network().tensors() {
             network.insert(tensor.name, (tensor.shape, tensor.values));
+        }
+        let finite =
+            network.values().all(|(_, values): &(_, Vec<f32>)| values.iter().all(|value| value.is_finite()));
+        if !finite || !self.beta().is_finite() {
+            return Err(TrainError::WeightsNotFinite { place });
         }
         let mut optimisers = BTreeMap::new();
         for (name, optimiser) in [

@@ -52,7 +52,10 @@ fn probabilities_are_those_of_pytorch_metric_learning_and_of_the_double_loop() {
                 // The miner leaves such an anchor out; here all its negatives are equally likely.
                 let negatives = reference.labels.iter().filter(|&&label| label != reference.labels[anchor]);
                 let share = 1.0 / negatives.count() as f64;
-                assert!(found.iter().all(|&found| found == 0.0 || found == share), "{found:?}");
+                for (found, label) in found.iter().zip(&reference.labels) {
+                    let wanted = if *label == reference.labels[anchor] { 0.0 } else { share };
+                    assert_eq!(*found, wanted, "{anchor}");
+                }
                 continue;
             };
             let naive = naive_probabilities(&embeddings, &reference.labels, anchor);
