@@ -13,6 +13,8 @@ use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, Dataset, DatasetOptions, Format, NamedSplit, Record, Role, open,
 };
 use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder, Provider};
+#[cfg(feature = "train")]
+use retrievalguard_encoder::picture::PictureLimits;
 
 use crate::progress::tell;
 
@@ -146,6 +148,16 @@ impl DataArgs {
 
     /// Reads all records that may serve in `role`.
     pub(crate) fn read_whole(&self, path: &Path, role: Role) -> anyhow::Result<Vec<Record>> {
+        self.read_split(path, role, None)
+    }
+
+    /// Reads all records of a part of the data set, that of --split unless given, that may serve in `role`.
+    pub(crate) fn read_split(
+        &self,
+        path: &Path,
+        role: Role,
+        split: Option<NamedSplit>,
+    ) -> anyhow::Result<Vec<Record>> {
         let boxes = match self.boxes {
             BoxesArg::Usual => Boxes::Usual,
             BoxesArg::Crop => Boxes::Crop,
@@ -155,16 +167,53 @@ impl DataArgs {
         if data.ignored_files > 0 {
             tell(format_args!("note: {} files in `{}` are not pictures", data.ignored_files, path.display()));
         }
-        if let Some(split) = self.split {
+        if let Some(split) = split.or(self.split) {
             data = data.select(split)?;
         }
         let mut records = data.records;
         records.retain(|record| [role, Role::Both, Role::Unassigned].contains(&record.role));
         if records.is_empty() {
-            let what = if role == Role::Query { "queries" } else { "gallery items" };
-            bail!("`{}` marks none of its pictures as {what}", path.display());
+            let what = match role {
+                Role::Query => "marks none of its pictures as queries",
+                Role::Gallery | Role::Both => "marks none of its pictures as gallery items",
+                Role::Unassigned => {
+                    "marks all of its pictures as queries or gallery items, none for training"
+                }
+            };
+            bail!("`{}` {what}", path.display());
         }
         Ok(records)
+    }
+
+    /// The records whose pictures can be read, if broken ones are to be left out; otherwise all.
+    #[cfg(feature = "train")]
+    pub(crate) fn readable(&self, records: Vec<Record>, threads: NonZeroUsize) -> Vec<Record> {
+        if !self.skip_broken {
+            return records;
+        }
+        let limits = PictureLimits::default();
+        let reason = |record: &Record| record.read(&limits).err().map(|error| error.to_string());
+        let size = records.len().div_ceil(threads.get()).max(1);
+        let reasons: Vec<Option<String>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = records
+                .chunks(size)
+                .map(|chunk| scope.spawn(move || chunk.iter().map(reason).collect::<Vec<_>>()))
+                .collect();
+            let join = |worker: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
+                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            workers.into_iter().flat_map(join).collect()
+        });
+        let mut skipped = Vec::new();
+        let mut kept = Vec::new();
+        for (record, reason) in records.into_iter().zip(reasons) {
+            match reason {
+                Some(reason) => skipped.push((record.identity, reason)),
+                None => kept.push(record),
+            }
+        }
+        tell_skipped(&skipped);
+        kept
     }
 
     pub(crate) fn broken(&self) -> BrokenPictures {

@@ -56,12 +56,16 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
 /// Whether training ended for another reason than its input.
 #[cfg(feature = "train")]
 fn training_failed(cause: &(dyn Error + 'static)) -> bool {
+    use retrievalguard_train::checkpoint::CheckpointError;
     use retrievalguard_train::trainer::TrainError;
 
     matches!(
         cause.downcast_ref(),
         Some(
             TrainError::LossNotFinite { .. }
+                | TrainError::WeightsNotFinite { .. }
+                | TrainError::Checkpoint(CheckpointError::Write(_))
+                | TrainError::Recall(RecallError::Smoothing(SmoothingError::Embedder { .. }))
                 | TrainError::Sampling { .. }
                 | TrainError::Stopped { .. }
                 | TrainError::Folder { .. }
@@ -171,10 +175,14 @@ fn training_hint(error: &anyhow::Error) -> Option<&'static str> {
         Some(TrainError::Occupied { .. }) => {
             Some("--resume goes on with that run, another --out begins a new one")
         }
-        Some(TrainError::LossNotFinite { .. } | TrainError::Sampling { .. }) => {
-            Some("a smaller optimiser.learning_rate often helps, in a new run")
+        Some(
+            TrainError::LossNotFinite { .. }
+            | TrainError::WeightsNotFinite { .. }
+            | TrainError::Sampling { .. },
+        ) => Some("a smaller optimiser.learning_rate often helps, in a new run"),
+        Some(TrainError::View(_) | TrainError::Recall(RecallError::Picture(_))) => {
+            Some("--skip-broken leaves broken pictures out and counts them")
         }
-        Some(TrainError::View(_)) => Some("--skip-broken leaves broken pictures out and counts them"),
         Some(_) | None => None,
     })
 }

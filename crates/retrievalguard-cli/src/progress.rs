@@ -1,5 +1,8 @@
 //! How a long run shows itself: a bar on a terminal, plain lines elsewhere; and how it is stopped.
 
+#[cfg(feature = "train")]
+mod training;
+
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -9,6 +12,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use retrievalguard_encoder::pipeline::Observer;
+
+#[cfg(feature = "train")]
+pub(crate) use self::training::TrainingProgress;
 
 /// Lines appear at most this often where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -99,100 +105,5 @@ impl Observer for Progress {
 
     fn stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
-    }
-}
-
-#[cfg(feature = "train")]
-pub(crate) use self::training::TrainingProgress;
-
-#[cfg(feature = "train")]
-mod training {
-    use retrievalguard_train::trainer::{EvaluationReport, StepReport, TrainObserver};
-
-    use super::*;
-
-    /// Shows how training goes and stops it on the first Ctrl-C.
-    pub(crate) struct TrainingProgress {
-        bar: Option<ProgressBar>,
-        last: Mutex<Option<Instant>>,
-        started: Instant,
-        first: Mutex<Option<u64>>,
-        stop: Arc<AtomicBool>,
-    }
-
-    impl TrainingProgress {
-        pub(crate) fn new() -> Self {
-            let bar = io::stderr().is_terminal().then(|| {
-                let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-                let style = ProgressStyle::with_template("training [{bar:30}] {pos}/{len}  {msg}  ETA {eta}");
-                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-                bar
-            });
-            Self {
-                bar,
-                last: Mutex::new(None),
-                started: Instant::now(),
-                first: Mutex::new(None),
-                stop: stop_on_interrupt(),
-            }
-        }
-
-        pub(crate) fn finish(&self) {
-            if let Some(bar) = &self.bar {
-                bar.finish_and_clear();
-            }
-        }
-
-        fn say(&self, words: fmt::Arguments<'_>) {
-            match &self.bar {
-                Some(bar) => bar.suspend(|| tell(words)),
-                None => tell(words),
-            }
-        }
-    }
-
-    impl TrainObserver for TrainingProgress {
-        fn stepped(&self, report: &StepReport) {
-            let StepReport { epoch, step, steps, loss, beta, pictures_per_second: rate, .. } = *report;
-            let mut first = self.first.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            if let Some(bar) = &self.bar {
-                if first.is_none() {
-                    bar.set_length(steps);
-                    bar.set_position(step);
-                    bar.reset_eta();
-                }
-                bar.set_position(step);
-                bar.set_message(format!(
-                    "epoch {epoch}  loss {loss:.4}  beta {beta:.3}  {rate:.1} pictures/s"
-                ));
-            }
-            let first = *first.get_or_insert(step - 1);
-            let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let due = last.is_none_or(|last| last.elapsed() >= LINE_EVERY) || step == steps;
-            if self.bar.is_none() && due {
-                let seconds = self.started.elapsed().as_secs_f64();
-                let left = seconds / (step - first) as f64 * (steps - step) as f64;
-                tell(format_args!(
-                    "epoch {epoch}, step {step}/{steps}, loss {loss:.4}, beta {beta:.3}, {rate:.1} pictures per second, {left:.0} s left"
-                ));
-                *last = Some(Instant::now());
-            }
-        }
-
-        fn evaluated(&self, report: &EvaluationReport) {
-            let EvaluationReport { epochs, sigma, recall, .. } = *report;
-            self.say(format_args!(
-                "after {epochs} epochs: held-out Recall@1 {:.4} clean, {:.4} smoothed with sigma {sigma} ({} pictures)",
-                recall.clean, recall.smoothed, recall.pictures
-            ));
-        }
-
-        fn told(&self, words: &str) {
-            self.say(format_args!("note: {words}"));
-        }
-
-        fn stop(&self) -> bool {
-            self.stop.load(Ordering::Relaxed)
-        }
     }
 }

@@ -107,6 +107,11 @@ impl Places {
 pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let directory = &arguments.out;
     let places = Places::in_directory(directory);
+    let (classes, pictures) = (Part::Queries.classes(), Part::Queries.pictures());
+    let most = (classes.end - classes.start) * (pictures.end - pictures.start);
+    if arguments.queries.get() as u64 > most {
+        bail!("--queries is {}, wanted at most the catalogue's {most}", arguments.queries);
+    }
     refuse_foreign(directory)?;
     fs::create_dir_all(directory).map_err(|error| WriteError::new(directory, error))?;
     claim(directory, &description(arguments))?;

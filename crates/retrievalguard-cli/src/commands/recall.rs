@@ -8,7 +8,7 @@ use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::recall::{Smoothing, recall_at_1};
 use serde_json::json;
 
-use crate::arguments::{DataArgs, ModelArgs};
+use crate::arguments::{DataArgs, ModelArgs, tell_skipped};
 use crate::progress::Progress;
 
 #[derive(clap::Args, Debug)]
@@ -41,11 +41,21 @@ pub(super) fn run(arguments: &RecallArgs, out: &mut dyn Write) -> anyhow::Result
     let embedder = arguments.model.open()?;
     let records = arguments.data.read(&arguments.pictures, Role::Gallery)?;
     let samples = arguments.samples.get();
-    let smoothing = Smoothing { sigma: arguments.sigma, samples, seed: arguments.seed };
+    let smoothing = Smoothing {
+        sigma: arguments.sigma,
+        samples,
+        seed: arguments.seed,
+        excess: arguments.model.excess(),
+        batch: arguments.model.engine.batch,
+    };
     let progress = Progress::new("embedding");
-    let result = recall_at_1(&embedder, &records, smoothing, arguments.model.engine.threads(), &progress);
+    let (broken, threads) = (arguments.data.broken(), arguments.model.engine.threads());
+    let result = recall_at_1(&embedder, &records, smoothing, broken, threads, &progress);
     progress.finish();
-    let recall = result?;
+    let (recall, skipped) = result?;
+    let skipped: Vec<_> =
+        skipped.into_iter().map(|picture| (picture.identity, picture.error.to_string())).collect();
+    tell_skipped(&skipped);
     if arguments.json {
         let value = json!({ "recall": recall, "sigma": arguments.sigma, "samples": samples });
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use retrievalguard::Sigma;
-use retrievalguard_encoder::dataset::{Record, Role};
+use retrievalguard_encoder::dataset::{NamedSplit, Record, Role};
 use retrievalguard_train::backend::Backend;
 use retrievalguard_train::network::Architecture;
 use retrievalguard_train::recipe::{Preset, Recipe};
@@ -34,9 +34,9 @@ pub(crate) struct TrainArgs {
     /// Go on from the checkpoint in --out, with the recipe kept there
     #[arg(long)]
     resume: bool,
-    /// Recipe to begin with: small or paper
-    #[arg(long, default_value = "small", help_heading = "Recipe")]
-    preset: Preset,
+    /// Recipe to begin with: small or paper; small by default
+    #[arg(long, help_heading = "Recipe")]
+    preset: Option<Preset>,
     /// TOML file whose values replace the preset's
     #[arg(long, value_name = "FILE", help_heading = "Recipe")]
     recipe: Option<PathBuf>,
@@ -64,6 +64,9 @@ pub(crate) struct TrainArgs {
     /// Pictures of other classes to measure recall on; some classes are held out by default
     #[arg(long, value_name = "PICTURES")]
     held_out: Option<PathBuf>,
+    /// Part of the held-out data set, if it is not --split
+    #[arg(long, value_name = "SPLIT", requires = "held_out")]
+    held_out_split: Option<NamedSplit>,
     /// What computes: cpu, or what this program was built with of libtorch, cuda, wgpu
     #[arg(long, default_value = "cpu")]
     backend: Backend,
@@ -84,7 +87,8 @@ pub(super) fn run(arguments: &TrainArgs, out: &mut dyn Write) -> anyhow::Result<
     let (Some(pictures), Some(folder)) = (&arguments.pictures, &arguments.out) else {
         bail!("nothing to train on, wanted pictures and --out");
     };
-    let records = arguments.data.read(pictures, Role::Unassigned)?;
+    let threads = arguments.engine.threads();
+    let records = arguments.data.readable(arguments.data.read(pictures, Role::Unassigned)?, threads);
     let held_out = arguments.held_out.as_deref().map(|path| arguments.read_others(path)).transpose()?;
     run_in(arguments, folder, &records, held_out.as_deref(), out)
 }
@@ -158,6 +162,7 @@ fn train_in(
         backend,
         engine: &engine.options(),
         threads: engine.threads(),
+        batch: engine.batch,
         cache: u64::from(others.cache) << 20,
     };
     let progress = TrainingProgress::new();
@@ -176,12 +181,13 @@ impl TrainArgs {
         change("network.architecture", self.architecture.map(|name| name.to_string()));
         change("schedule.epochs", self.epochs.map(|epochs| epochs.to_string()));
         change("seed", self.seed.map(|seed| seed.to_string()));
-        Ok(Recipe::assemble(self.preset, self.recipe.as_deref(), &changes)?)
+        Ok(Recipe::assemble(self.preset.unwrap_or_default(), self.recipe.as_deref(), &changes)?)
     }
 
     fn changes_recipe(&self) -> bool {
-        let Self { recipe, sigma, architecture, epochs, seed, set, .. } = self;
-        recipe.is_some()
+        let Self { preset, recipe, sigma, architecture, epochs, seed, set, .. } = self;
+        preset.is_some()
+            || recipe.is_some()
             || sigma.is_some()
             || architecture.is_some()
             || epochs.is_some()
@@ -191,6 +197,7 @@ impl TrainArgs {
 
     /// Held-out pictures: all of them, whatever --limit and --every say of the training set.
     fn read_others(&self, path: &Path) -> anyhow::Result<Vec<Record>> {
-        self.data.read_whole(path, Role::Unassigned)
+        let records = self.data.read_split(path, Role::Unassigned, self.held_out_split)?;
+        Ok(self.data.readable(records, self.engine.threads()))
     }
 }

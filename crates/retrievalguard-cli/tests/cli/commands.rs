@@ -6,8 +6,19 @@ use serde_json::Value;
 
 use crate::sandbox::{CLASSES, ENCODER, PICTURES, Sandbox, json_lines, onnxruntime};
 
-const COMMANDS: [&str; 9] =
-    ["index", "certify", "query", "evaluate", "import", "export", "check-model", "doctor", "completions"];
+const COMMANDS: [&str; 11] = [
+    "demo",
+    "index",
+    "certify",
+    "query",
+    "recall",
+    "evaluate",
+    "import",
+    "export",
+    "check-model",
+    "doctor",
+    "completions",
+];
 const CERTIFICATES: [&str; 7] =
     ["paper", "paper-linear", "paper-repaired", "paper-frozen", "half-space-mean", "half-space", "vote"];
 

@@ -15,3 +15,5 @@ mod outputs;
 mod same_bytes;
 mod samples_file;
 mod sandbox;
+#[cfg(feature = "train")]
+mod train;

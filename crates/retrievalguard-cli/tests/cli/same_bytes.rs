@@ -28,7 +28,7 @@ fn threads_and_batches_do_not_change_a_byte() {
 }
 
 /// A child that is killed if the test fails.
-struct Running(Child);
+pub(crate) struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -40,6 +40,15 @@ impl Drop for Running {
 impl Running {
     /// Waits until the journal at `path` has at least so many records; its header has three lines.
     fn wait_for_records(&mut self, sandbox: &Sandbox, path: &str, records: usize) {
+        self.wait_for_lines(sandbox, path, 3 + records);
+    }
+
+    pub(crate) fn start(sandbox: &Sandbox, line: &str) -> Self {
+        Self(sandbox.start(line))
+    }
+
+    /// Waits until the file at `path` has at least so many lines.
+    pub(crate) fn wait_for_lines(&mut self, sandbox: &Sandbox, path: &str, wanted: usize) {
         let patience = Instant::now() + Duration::from_secs(60);
         loop {
             let lines = fs::read(sandbox.path(path))
@@ -47,7 +56,7 @@ impl Running {
                 .iter()
                 .filter(|&&byte| byte == b'\n')
                 .count();
-            if lines >= 3 + records {
+            if lines >= wanted {
                 return;
             }
             assert!(self.0.try_wait().unwrap().is_none(), "the run ended before it could be interrupted");
@@ -56,12 +65,12 @@ impl Running {
         }
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args([name, &self.0.id().to_string()]).status().unwrap();
         assert!(status.success());
     }
 
-    fn finish(mut self) -> (Option<i32>, String) {
+    pub(crate) fn finish(mut self) -> (Option<i32>, String) {
         let status = self.0.wait().unwrap().code();
         let mut errors = String::new();
         self.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();

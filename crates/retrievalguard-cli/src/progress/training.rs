@@ -1,0 +1,92 @@
+//! How training shows itself.
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use retrievalguard_train::trainer::{EvaluationReport, StepReport, TrainObserver};
+
+use super::{LINE_EVERY, stop_on_interrupt, tell};
+
+/// Shows how training goes and stops it on the first Ctrl-C.
+pub(crate) struct TrainingProgress {
+    bar: Option<ProgressBar>,
+    last: Mutex<Option<Instant>>,
+    first: Mutex<Option<(u64, Instant)>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl TrainingProgress {
+    pub(crate) fn new() -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("training [{bar:30}] {pos}/{len}  {msg}  ETA {eta}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        });
+        Self { bar, last: Mutex::new(None), first: Mutex::new(None), stop: stop_on_interrupt() }
+    }
+
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn say(&self, words: fmt::Arguments<'_>) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| tell(words)),
+            None => tell(words),
+        }
+    }
+}
+
+impl TrainObserver for TrainingProgress {
+    fn stepped(&self, report: &StepReport) {
+        let StepReport { epoch, step, steps, loss, beta, pictures_per_second: rate, .. } = *report;
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bar) = &self.bar {
+            if first.is_none() {
+                bar.set_length(steps);
+                bar.set_position(step);
+                bar.reset_eta();
+            }
+            bar.set_position(step);
+            bar.set_message(format!("epoch {epoch}  loss {loss:.4}  beta {beta:.3}  {rate:.1} pictures/s"));
+        }
+        let (first, started) = *first.get_or_insert((step, Instant::now()));
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.is_none_or(|last| last.elapsed() >= LINE_EVERY) || step == steps;
+        if self.bar.is_none() && due {
+            let left = if step > first {
+                let each = started.elapsed().as_secs_f64() / (step - first) as f64;
+                format!(", {:.0} s left", each * (steps - step) as f64)
+            } else {
+                String::new()
+            };
+            tell(format_args!(
+                "epoch {epoch}, step {step}/{steps}, loss {loss:.4}, beta {beta:.3}, {rate:.1} pictures per second{left}"
+            ));
+            *last = Some(Instant::now());
+        }
+    }
+
+    fn evaluated(&self, report: &EvaluationReport) {
+        let EvaluationReport { epochs, sigma, recall, .. } = *report;
+        self.say(format_args!(
+            "after {epochs} epochs: held-out Recall@1 {:.4} clean, {:.4} smoothed with sigma {sigma} ({} pictures)",
+            recall.clean, recall.smoothed, recall.pictures
+        ));
+    }
+
+    fn told(&self, words: &str) {
+        self.say(format_args!("note: {words}"));
+    }
+
+    fn stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
