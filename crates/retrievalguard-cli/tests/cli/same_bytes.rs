@@ -96,7 +96,7 @@ fn a_run_killed_twice_ends_with_the_bytes_of_one_that_was_not() {
     let line = format!("{line} --out cut");
     let mut done = 0;
     for more in [3, 5] {
-        let mut run = Running(sandbox.start(&line));
+        let mut run = Running::start(&sandbox, &line);
         run.wait_for_records(&sandbox, "cut/certify.journal", done + more);
         arbitrary_moment();
         run.signal("-KILL");
@@ -130,7 +130,7 @@ fn an_index_that_was_killed_goes_on_where_it_stopped() {
     let line = format!("index pictures {ENCODER} --samples 2000");
     sandbox.run(&format!("{line} --gallery whole")).succeeds();
     let line = format!("{line} --gallery cut");
-    let mut run = Running(sandbox.start(&line));
+    let mut run = Running::start(&sandbox, &line);
     run.wait_for_records(&sandbox, "cut/index.journal", 4);
     run.signal("-KILL");
     assert_eq!(run.finish().0, None);
@@ -146,7 +146,7 @@ fn an_index_that_was_killed_goes_on_where_it_stopped() {
 fn ctrl_c_stops_after_the_queries_in_hand_and_two_runs_do_not_mix() {
     let sandbox = Sandbox::indexed();
     let line = format!("certify pictures --gallery gallery {ENCODER} {SLOW} --out run");
-    let mut run = Running(sandbox.start(&line));
+    let mut run = Running::start(&sandbox, &line);
     run.wait_for_records(&sandbox, "run/certify.journal", 2);
     // Held fast, so that it cannot end while the other one tries.
     run.signal("-STOP");
