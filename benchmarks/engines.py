@@ -7,13 +7,14 @@ Every contestant stays loaded and waits for its turn; all use the same two cores
 
 import pathlib
 import statistics
-import subprocess
 import sys
 import time
 
 import numpy
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from worker import Worker
 
 THREADS = 2
 SIGMA = 0.25
@@ -116,25 +117,6 @@ def write_models(folder):
         if not path.exists():
             write(path)
         path.with_suffix(".toml").write_text(CONTRACT.format(channels=channels, side=side, mean=mean, std=std))
-
-
-class Worker:
-    """A contestant in a process of its own; a line on its input starts a round, a line on its output ends it."""
-
-    def __init__(self, *command):
-        self.process = subprocess.Popen(
-            [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.name = self.process.stdout.readline().strip()
-
-    def round(self):
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        return tuple(float(number) for number in self.process.stdout.readline().split())
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
 
 
 class Torch:

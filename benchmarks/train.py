@@ -8,38 +8,16 @@ the same loss.
 
 import os
 import statistics
-import subprocess
 import sys
 import time
+
+from worker import Worker
 
 THREADS = int(os.environ.get("THREADS", "2"))
 DIMENSION = 64
 # Name: batch size, steps per round.
 NETWORKS = {"small": (128, 8), "efficientnet-lite0": (16, 3), "resnet18": (4, 3)}
 CONTESTANTS = ["plain", "ours"]
-
-
-class Worker:
-    """A contestant in a process of its own; a line on its input starts a round, a line on its output ends it."""
-
-    def __init__(self, *command):
-        self.process = subprocess.Popen(
-            [str(part) for part in command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "RAYON_NUM_THREADS": str(THREADS)},
-        )
-        self.name = self.process.stdout.readline().strip()
-
-    def round(self):
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        return tuple(float(number) for number in self.process.stdout.readline().split())
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def torch_network(name):
@@ -159,7 +137,10 @@ def main():
     met = True
     for network in sys.argv[3:] or NETWORKS:
         batch, steps = NETWORKS[network]
-        workers = {kind: Worker(program, kind, network, batch, steps) for kind in CONTESTANTS}
+        threads = str(THREADS)
+        workers = {
+            kind: Worker(program, kind, network, batch, steps, RAYON_NUM_THREADS=threads) for kind in CONTESTANTS
+        }
         workers["torch"] = Torch(network, batch, steps)
         speeds = {kind: [] for kind in workers}
         for turn in range(rounds):

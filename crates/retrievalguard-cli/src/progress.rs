@@ -55,16 +55,22 @@ fn stop_on_interrupt() -> Arc<AtomicBool> {
     stop
 }
 
+/// A bar of this form, where there is a terminal to draw it on.
+fn bar_on_terminal(template: &str) -> Option<ProgressBar> {
+    io::stderr().is_terminal().then(|| {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template(template);
+        bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    })
+}
+
 impl Progress {
     pub(crate) fn new(what: &'static str) -> Self {
         let stop = stop_on_interrupt();
-        let bar = io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}  {per_sec}  ETA {eta}");
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let bar = bar_on_terminal("{msg} [{bar:30}] {pos}/{len}  {per_sec}  ETA {eta}");
+        if let Some(bar) = &bar {
             bar.set_message(what);
-            bar
-        });
+        }
         let lines = Mutex::new(Lines { started: Instant::now(), first: None, last: None });
         Self { what, bar, lines, stop }
     }

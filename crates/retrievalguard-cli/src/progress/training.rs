@@ -1,15 +1,14 @@
 //! How training shows itself.
 
 use std::fmt;
-use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use retrievalguard_train::trainer::{EvaluationReport, StepReport, TrainObserver};
 
-use super::{LINE_EVERY, stop_on_interrupt, tell};
+use super::{LINE_EVERY, bar_on_terminal, stop_on_interrupt, tell};
 
 /// Shows how training goes and stops it on the first Ctrl-C.
 pub(crate) struct TrainingProgress {
@@ -21,12 +20,7 @@ pub(crate) struct TrainingProgress {
 
 impl TrainingProgress {
     pub(crate) fn new() -> Self {
-        let bar = io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("training [{bar:30}] {pos}/{len}  {msg}  ETA {eta}");
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar
-        });
+        let bar = bar_on_terminal("training [{bar:30}] {pos}/{len}  {msg}  ETA {eta}");
         Self { bar, last: Mutex::new(None), first: Mutex::new(None), stop: stop_on_interrupt() }
     }
 

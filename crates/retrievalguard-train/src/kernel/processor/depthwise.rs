@@ -98,6 +98,13 @@ impl Lattice {
         self.frame.padded[0] * self.pitch() + 2 * LANES
     }
 
+    /// Where the values under each column of a kernel begin.
+    #[inline(always)]
+    fn starts<const K: usize>(&self) -> [usize; K] {
+        let (part, [_, across]) = (self.part(), self.step);
+        std::array::from_fn(|column| column % across * part + column / across)
+    }
+
     /// Zeros for everything that no plane writes.
     fn clear(&self, scratch: &mut Vec<f32>) {
         scratch.clear();
@@ -173,8 +180,8 @@ impl<const K: usize> Kernel for Convolve<'_, K> {
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let Self { lattice, sorted, weight, width, output } = self;
-        let (pitch, part, [down, across]) = (lattice.pitch(), lattice.part(), lattice.step);
-        let starts: [usize; K] = std::array::from_fn(|j| j % across * part + j / across);
+        let (pitch, [down, _]) = (lattice.pitch(), lattice.step);
+        let starts = lattice.starts::<K>();
         let weight: [[f32; K]; K] = std::array::from_fn(|i| std::array::from_fn(|j| weight[i * K + j]));
         for (y, output) in output.chunks_exact_mut(width).enumerate() {
             for (block, output) in output.chunks_mut(LANES).enumerate() {
@@ -211,8 +218,8 @@ impl<const K: usize> Kernel for Correlate<'_, K> {
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let Self { lattice, sorted, rows, pitch, sums } = self;
-        let (part, [down, across]) = (lattice.part(), lattice.step);
-        let starts: [usize; K] = std::array::from_fn(|j| j % across * part + j / across);
+        let [down, _] = lattice.step;
+        let starts = lattice.starts::<K>();
         for i in 0..K {
             let mut lanes = [[0.0; LANES]; K];
             for (y, row) in rows.chunks_exact(pitch).enumerate() {

@@ -19,15 +19,9 @@ pub(crate) fn scale_shift(
     activation: Activation,
     output: &mut [f32],
 ) {
-    let together = (TASK / plane).max(1);
-    output.par_chunks_mut(together * plane).zip(input.par_chunks(together * plane)).enumerate().for_each(
-        |(task, (output, input))| {
-            let planes = output.chunks_exact_mut(plane).zip(input.chunks_exact(plane));
-            for (index, (output, input)) in (task * together..).zip(planes) {
-                dispatch(ScaleShift { input, affine: affine[index % affine.len()], activation, output });
-            }
-        },
-    );
+    each_plane(input, output, plane, |index, input, output| {
+        dispatch(ScaleShift { input, affine: affine[index % affine.len()], activation, output });
+    });
 }
 
 /// Turns the gradient of [`scale_shift`]'s output into that of its input, and returns those of scale and shift.
@@ -104,7 +98,6 @@ pub(crate) fn normalise_gradient(
         let index = index % channels.len();
         let means = sums[index].map(|sum| (sum / count) as f32);
         dispatch(NormaliseGradient { input, channel: channels[index], means, gradient });
-        [0.0; 2]
     });
     sums.into_iter().map(|[scale, shift]| (scale as f32, shift as f32)).collect()
 }
@@ -125,24 +118,22 @@ pub(crate) fn activation_gradient(output: &[f32], activation: Activation, gradie
         .for_each(|(gradient, output)| dispatch(Mask { output, activation, gradient }));
 }
 
-/// Works on every plane and collects what each of them returns.
-fn each_plane(
+/// Works on every plane of `input` and `changed` together and collects what each of them returns.
+fn each_plane<T: Send>(
     input: &[f32],
-    gradient: &mut [f32],
+    changed: &mut [f32],
     plane: usize,
-    work: impl Fn(usize, &[f32], &mut [f32]) -> [f64; 2] + Sync,
-) -> Vec<[f64; 2]> {
+    work: impl Fn(usize, &[f32], &mut [f32]) -> T + Sync,
+) -> Vec<T> {
     let together = (TASK / plane).max(1);
     let work = &work;
-    gradient
+    changed
         .par_chunks_mut(together * plane)
         .zip(input.par_chunks(together * plane))
         .enumerate()
-        .flat_map_iter(|(task, (gradient, input))| {
-            let planes = gradient.chunks_exact_mut(plane).zip(input.chunks_exact(plane));
-            (task * together..)
-                .zip(planes)
-                .map(move |(index, (gradient, input))| work(index, input, gradient))
+        .flat_map_iter(|(task, (changed, input))| {
+            let planes = changed.chunks_exact_mut(plane).zip(input.chunks_exact(plane));
+            (task * together..).zip(planes).map(move |(index, (changed, input))| work(index, input, changed))
         })
         .collect()
 }
@@ -200,6 +191,26 @@ fn pass(activation: Activation, value: f32, gradient: f32) -> f32 {
     }
 }
 
+/// Runs `$body` with the activation as the constant `$name`, so that nothing is decided inside its loops.
+macro_rules! by_activation {
+    ($activation:expr, $name:ident => $body:expr) => {
+        match $activation {
+            Activation::Identity => {
+                const $name: Activation = Activation::Identity;
+                $body
+            }
+            Activation::Relu => {
+                const $name: Activation = Activation::Relu;
+                $body
+            }
+            Activation::Relu6 => {
+                const $name: Activation = Activation::Relu6;
+                $body
+            }
+        }
+    };
+}
+
 /// Sums of two series over a plane: vectors of the widest kind, and a remainder.
 #[inline(always)]
 fn two_sums(
@@ -237,19 +248,11 @@ impl Kernel for ScaleShift<'_> {
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let Self { input, affine: (scale, shift), activation, output } = self;
-        // The match is on the constant, outside the loops.
-        macro_rules! run {
-            ($activation:expr) => {
-                for (output, &input) in output.iter_mut().zip(input) {
-                    *output = activate($activation, multiply_add::<FUSED>(scale, input, shift));
-                }
-            };
-        }
-        match activation {
-            Activation::Identity => run!(Activation::Identity),
-            Activation::Relu => run!(Activation::Relu),
-            Activation::Relu6 => run!(Activation::Relu6),
-        }
+        by_activation!(activation, ACTIVATION => {
+            for (output, &input) in output.iter_mut().zip(input) {
+                *output = activate(ACTIVATION, multiply_add::<FUSED>(scale, input, shift));
+            }
+        });
     }
 }
 
@@ -265,20 +268,13 @@ impl Kernel for ScaleShiftGradient<'_> {
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let Self { input, affine: (scale, shift), activation, gradient, sums } = self;
-        macro_rules! run {
-            ($activation:expr) => {
-                two_sums(input, gradient, |input, gradient| {
-                    let passed = pass($activation, multiply_add::<FUSED>(scale, input, shift), *gradient);
-                    *gradient = scale * passed;
-                    [passed * input, passed]
-                })
-            };
-        }
-        *sums = match activation {
-            Activation::Identity => run!(Activation::Identity),
-            Activation::Relu => run!(Activation::Relu),
-            Activation::Relu6 => run!(Activation::Relu6),
-        };
+        *sums = by_activation!(activation, ACTIVATION => {
+            two_sums(input, gradient, |input, gradient| {
+                let passed = pass(ACTIVATION, multiply_add::<FUSED>(scale, input, shift), *gradient);
+                *gradient = scale * passed;
+                [passed * input, passed]
+            })
+        });
     }
 }
 
@@ -334,21 +330,14 @@ impl Kernel for NormaliseSums<'_> {
     fn run<const FUSED: bool>(self) {
         let Self { input, channel, activation, gradient, sums } = self;
         let Channel { scale, shift, mean, inverse } = channel;
-        macro_rules! run {
-            ($activation:expr) => {
-                two_sums(input, gradient, |input, gradient| {
-                    let normalised = (input - mean) * inverse;
-                    let before = multiply_add::<FUSED>(scale, normalised, shift);
-                    *gradient = pass($activation, before, *gradient);
-                    [*gradient * normalised, *gradient]
-                })
-            };
-        }
-        *sums = match activation {
-            Activation::Identity => run!(Activation::Identity),
-            Activation::Relu => run!(Activation::Relu),
-            Activation::Relu6 => run!(Activation::Relu6),
-        };
+        *sums = by_activation!(activation, ACTIVATION => {
+            two_sums(input, gradient, |input, gradient| {
+                let normalised = (input - mean) * inverse;
+                let before = multiply_add::<FUSED>(scale, normalised, shift);
+                *gradient = pass(ACTIVATION, before, *gradient);
+                [*gradient * normalised, *gradient]
+            })
+        });
     }
 }
 
@@ -383,18 +372,11 @@ impl Kernel for Add<'_> {
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let Self { left, right, activation, output } = self;
-        macro_rules! run {
-            ($activation:expr) => {
-                for ((output, &left), &right) in output.iter_mut().zip(left).zip(right) {
-                    *output = activate($activation, left + right);
-                }
-            };
-        }
-        match activation {
-            Activation::Identity => run!(Activation::Identity),
-            Activation::Relu => run!(Activation::Relu),
-            Activation::Relu6 => run!(Activation::Relu6),
-        }
+        by_activation!(activation, ACTIVATION => {
+            for ((output, &left), &right) in output.iter_mut().zip(left).zip(right) {
+                *output = activate(ACTIVATION, left + right);
+            }
+        });
     }
 }
 
@@ -408,17 +390,10 @@ impl Kernel for Mask<'_> {
     #[inline(always)]
     fn run<const FUSED: bool>(self) {
         let Self { output, activation, gradient } = self;
-        macro_rules! run {
-            ($activation:expr) => {
-                for (gradient, &output) in gradient.iter_mut().zip(output) {
-                    *gradient = pass($activation, output, *gradient);
-                }
-            };
-        }
-        match activation {
-            Activation::Identity => {}
-            Activation::Relu => run!(Activation::Relu),
-            Activation::Relu6 => run!(Activation::Relu6),
-        }
+        by_activation!(activation, ACTIVATION => {
+            for (gradient, &output) in gradient.iter_mut().zip(output) {
+                *gradient = pass(ACTIVATION, output, *gradient);
+            }
+        });
     }
 }
