@@ -140,6 +140,20 @@ impl DataArgs {
         Ok(self.choose(&self.read_whole(path, role)?))
     }
 
+    /// Which boxes are cut out.
+    pub(crate) fn boxes(&self) -> Boxes {
+        match self.boxes {
+            BoxesArg::Usual => Boxes::Usual,
+            BoxesArg::Crop => Boxes::Crop,
+            BoxesArg::Ignore => Boxes::Ignore,
+        }
+    }
+
+    /// The layout that was asked for.
+    pub(crate) fn format(&self) -> Format {
+        self.format
+    }
+
     /// The records that --every and --limit leave.
     pub(crate) fn choose(&self, records: &[Record]) -> Vec<Record> {
         let limit = self.limit.map_or(usize::MAX, NonZeroUsize::get);
@@ -158,12 +172,7 @@ impl DataArgs {
         role: Role,
         split: Option<NamedSplit>,
     ) -> anyhow::Result<Vec<Record>> {
-        let boxes = match self.boxes {
-            BoxesArg::Usual => Boxes::Usual,
-            BoxesArg::Crop => Boxes::Crop,
-            BoxesArg::Ignore => Boxes::Ignore,
-        };
-        let mut data: Dataset = open(path, self.format, DatasetOptions { boxes })?;
+        let mut data: Dataset = open(path, self.format, DatasetOptions { boxes: self.boxes() })?;
         if data.ignored_files > 0 {
             tell(format_args!("note: {} files in `{}` are not pictures", data.ignored_files, path.display()));
         }

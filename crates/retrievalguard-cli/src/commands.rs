@@ -7,6 +7,7 @@ mod completions;
 mod demo;
 mod doctor;
 mod evaluate;
+mod explain;
 mod export;
 mod import;
 mod index;
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     Recall(recall::RecallArgs),
     /// Summarise certificates: certified recall, average radius, rejected ratio
     Evaluate(evaluate::EvaluateArgs),
+    /// Print the chain of numbers behind one certificate, each with the statement it uses
+    Explain(explain::ExplainArgs),
     /// Take over a gallery made elsewhere
     Import(import::ImportArgs),
     /// Write a gallery for other programs
@@ -58,6 +61,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Query(arguments) => query::run(arguments, out),
         Command::Recall(arguments) => recall::run(arguments, out),
         Command::Evaluate(arguments) => evaluate::run(arguments, out),
+        Command::Explain(arguments) => explain::run(arguments, out),
         Command::Import(arguments) => import::run(arguments, out),
         Command::Export(arguments) => export::run(arguments, out),
         Command::CheckModel(arguments) => check_model::run(arguments, out),

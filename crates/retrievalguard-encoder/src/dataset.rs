@@ -169,6 +169,25 @@ pub enum Boxes {
     Ignore,
 }
 
+impl Boxes {
+    /// Every rule.
+    pub const ALL: [Self; 3] = [Self::Usual, Self::Crop, Self::Ignore];
+
+    /// The rule in a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Usual => "usual",
+            Self::Crop => "crop",
+            Self::Ignore => "ignore",
+        }
+    }
+
+    /// The rule of a word.
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|boxes| boxes.name() == word)
+    }
+}
+
 /// How a data set is to be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatasetOptions {

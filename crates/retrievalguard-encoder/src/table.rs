@@ -14,7 +14,7 @@ use retrievalguard::gallery::GalleryError;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::npy::NpyError;
 
-pub use results::{Cell, ResultRow, ResultTable};
+pub use results::{Cell, ResultRow, ResultTable, WrongItem};
 
 /// Why a table could not be read or written; every variant names the file or the row.
 #[derive(Debug, thiserror::Error)]

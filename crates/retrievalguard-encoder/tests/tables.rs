@@ -15,7 +15,7 @@ use retrievalguard_encoder::table::gallery_file::{
     export_clip_retrieval, export_npy, export_parquet, import_clip_retrieval, import_npy, import_parquet,
     read_labels,
 };
-use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, TableError};
+use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, TableError, WrongItem};
 
 fn gallery(items: usize, metric: Metric) -> Gallery {
     let vectors = (0..items * 5).map(|number| ((number * 7919 % 1009) as f32 - 500.0) / 331.0).collect();
@@ -44,6 +44,8 @@ fn results() -> ResultTable {
         label: "cat\tor dog".into(),
         retrieved: "item 1".into(),
         retrieved_label: "cow".into(),
+        nearest_wrong: (number > 0)
+            .then(|| WrongItem { identity: format!("item {number}"), label: "cow".into() }),
         certificates: BTreeMap::from([
             (CertificateName::HalfSpace, Cell { verdict, samples: 1000 }),
             (CertificateName::PaperFrozen, Cell { verdict: Verdict::Abstained, samples: 500 }),
@@ -125,6 +127,7 @@ fn every_radius_comes_back_bit_by_bit() {
             label: "a".into(),
             retrieved: "b".into(),
             retrieved_label: "a".into(),
+            nearest_wrong: None,
             certificates: BTreeMap::from([(CertificateName::Vote, Cell { verdict, samples: u32::MAX })]),
         }
     });

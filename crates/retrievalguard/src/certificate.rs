@@ -47,7 +47,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use adaptive::{AdaptiveOptions, AdaptiveOutcome, AdaptiveRun, AdaptiveTest, Decision, Rule};
-pub use explain::{Explanation, Step, StepValue};
+pub use explain::{Explanation, Step, StepValue, statement_in_words};
 pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome, HalfSpacePlan};
 pub use half_space_mean::half_space_mean_radius;
 use paper::Statement;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::certify_samples;
-use super::run_directory::{Tables, log_run, write_tables};
+use super::run_directory::{Inputs, Tables, log_run, write_tables};
 use crate::arguments::{Certificates, DataArgs, EngineArgs, tell_skipped};
 use crate::progress::{Progress, tell};
 use anyhow::bail;
@@ -177,6 +177,8 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let report = result?;
     let tables =
         Tables { jsonl: arguments.jsonl, tsv: arguments.tsv, recall_at_k: arguments.top_k.get() > 1 };
+    let described = (queries.as_path(), arguments.data.format().name(), arguments.data.boxes());
+    Inputs::new(described, gallery, model, arguments.contract.as_deref(), &report)?.write(&arguments.out)?;
     write_tables(&arguments.out, &report, tables)?;
     log_run(&arguments.out, &request, &report, started)?;
     tell_resumed(&report);

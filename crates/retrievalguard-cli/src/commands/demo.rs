@@ -16,7 +16,7 @@ use retrievalguard::storage::journal::Differences;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma};
 use retrievalguard_encoder::catalogue::{Catalogue, Part};
-use retrievalguard_encoder::dataset::{BrokenPictures, DatasetOptions, Format, Record, open};
+use retrievalguard_encoder::dataset::{Boxes, BrokenPictures, DatasetOptions, Format, Record, open};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, certify, index,
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use super::certify::{print_plan, tell_resumed};
 use super::evaluate::{print_text, summaries, usual_radii};
-use super::run_directory::{Tables, log_run, write_tables};
+use super::run_directory::{Inputs, Tables, log_run, write_tables};
 use crate::arguments::EngineArgs;
 use crate::progress::Progress;
 
@@ -150,6 +150,8 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     let result = certify(&request, &places.certificates.join("certify.journal"), &progress);
     progress.finish();
     let report = result?;
+    let described = (&*places.part(Part::Queries), Format::ImageFolder.name(), Boxes::Usual);
+    Inputs::new(described, &places.gallery, &places.encoder, None, &report)?.write(&places.certificates)?;
     write_tables(&places.certificates, &report, Tables { jsonl: true, tsv: false, recall_at_k: false })?;
     log_run(&places.certificates, &request, &report, started)?;
     tell_resumed(&report);

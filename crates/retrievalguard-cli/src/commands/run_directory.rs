@@ -1,19 +1,37 @@
-//! What a run of certificates leaves in its directory: tables, description and log.
+//! What a run of certificates leaves in its directory, and how later commands take it up again.
 
-use std::fs::OpenOptions;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
+use anyhow::{Context, bail};
 use retrievalguard::storage::atomic::{WriteError, write};
-use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest};
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma, TargetRadius};
+use retrievalguard_encoder::dataset::{Boxes, DatasetOptions, Record, open};
+use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::picture::PictureLimits;
+use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, input_values};
+use retrievalguard_encoder::table::ResultTable;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
+
+use crate::arguments::EngineArgs;
 
 /// Key of the run's description in the metadata of a table.
 pub(super) const RUN_KEY: &str = "retrievalguard.run";
 
 /// The run's description beside its tables.
 pub(super) const RUN_FILE: &str = "run.json";
+
+/// Where the run's inputs lay.
+const INPUTS_FILE: &str = "inputs.json";
+
+/// The table of a run.
+pub(super) const TABLE_FILE: &str = "certificates.parquet";
 
 /// Which tables are written beside the Parquet file.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +47,7 @@ pub(super) fn write_tables(folder: &Path, report: &CertifyReport, tables: Tables
     description.push('\n');
     write(&folder.join(RUN_FILE), description.as_bytes())?;
     let metadata = [(RUN_KEY.to_owned(), report.description.to_string())];
-    report.table.write_parquet(&folder.join("certificates.parquet"), &metadata)?;
+    report.table.write_parquet(&folder.join(TABLE_FILE), &metadata)?;
     if tables.jsonl {
         report.table.write_json_lines(&folder.join("certificates.jsonl"))?;
     }
@@ -75,4 +93,174 @@ pub(super) fn log_run(
     let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
     writeln!(file, "{line}").map_err(failed)?;
     Ok(())
+}
+
+/// Where the inputs of a run lay; everything that decides its numbers stands in its description.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Inputs {
+    /// The command as it was given.
+    pub(super) command: Vec<String>,
+    /// Where it was given.
+    pub(super) directory: PathBuf,
+    /// The queries' data set.
+    pub(super) queries: PathBuf,
+    /// Its layout.
+    pub(super) format: String,
+    /// Which boxes were cut out.
+    pub(super) boxes: String,
+    /// The gallery.
+    pub(super) gallery: PathBuf,
+    /// The encoder.
+    pub(super) model: PathBuf,
+    /// Its contract, if it does not lie beside it.
+    pub(super) contract: Option<PathBuf>,
+    /// Rows of the gallery that a query did not see, by the query's identity.
+    pub(super) excluded: BTreeMap<String, Vec<usize>>,
+}
+
+impl Inputs {
+    /// The inputs of this very command, with paths that hold wherever they are read.
+    pub(super) fn new(
+        queries: (&Path, &str, Boxes),
+        gallery: &Path,
+        model: &Path,
+        contract: Option<&Path>,
+        report: &CertifyReport,
+    ) -> anyhow::Result<Self> {
+        let absolute = |path: &Path| {
+            std::path::absolute(path).with_context(|| format!("`{}` has no place", path.display()))
+        };
+        let (path, format, boxes) = queries;
+        let rows = report.table.rows().iter().map(|row| row.identity.clone()).zip(report.excluded.clone());
+        Ok(Self {
+            command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+            directory: std::env::current_dir().context("the working directory has no place")?,
+            queries: absolute(path)?,
+            format: format.to_owned(),
+            boxes: boxes.name().to_owned(),
+            gallery: absolute(gallery)?,
+            model: absolute(model)?,
+            contract: contract.map(absolute).transpose()?,
+            excluded: rows.filter(|(_, rows)| !rows.is_empty()).collect(),
+        })
+    }
+
+    pub(super) fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        Ok(write(&folder.join(INPUTS_FILE), text.as_bytes())?)
+    }
+}
+
+/// What decided the numbers of a run, as far as later commands ask for it.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Description {
+    pub(super) sigma: Sigma,
+    pub(super) alpha: Alpha,
+    pub(super) pilot: SampleCount,
+    pub(super) samples: SampleCount,
+    pub(super) target_radius: Option<TargetRadius>,
+    pub(super) seed: Seed,
+    pub(super) project: bool,
+    pub(super) model: String,
+    pub(super) contract: String,
+    pub(super) engine: String,
+    pub(super) gallery_vectors: Digest,
+    pub(super) gallery_items: Digest,
+}
+
+impl Description {
+    pub(super) fn excess(&self) -> Excess {
+        if self.project { Excess::Project } else { Excess::Refuse }
+    }
+}
+
+/// A finished run, opened again.
+pub(super) struct RunDirectory {
+    pub(super) table: ResultTable,
+    pub(super) description: Description,
+    pub(super) inputs: Inputs,
+}
+
+impl RunDirectory {
+    /// Reads the table, its description and where its inputs lay.
+    pub(super) fn open(folder: &Path) -> anyhow::Result<Self> {
+        let table_path = folder.join(TABLE_FILE);
+        if !table_path.is_file() {
+            bail!(
+                "`{}` is no finished run of certificates, wanted a directory with {TABLE_FILE}",
+                folder.display()
+            );
+        }
+        let table = ResultTable::read_parquet(&table_path)?;
+        let metadata = ResultTable::read_metadata(&table_path)?;
+        let (_, text) = metadata
+            .iter()
+            .find(|(key, _)| key == RUN_KEY)
+            .with_context(|| format!("`{}` does not say what it was made with", table_path.display()))?;
+        let description = serde_json::from_str(text)
+            .with_context(|| format!("`{}` has no usable description of its run", table_path.display()))?;
+        let inputs_path = folder.join(INPUTS_FILE);
+        let text = fs::read(&inputs_path).with_context(|| {
+            format!("`{}` cannot be read; the run's command, given again, writes it", inputs_path.display())
+        })?;
+        let inputs = serde_json::from_slice(&text)
+            .with_context(|| format!("`{}` does not say where a run's inputs lay", inputs_path.display()))?;
+        Ok(Self { table, description, inputs })
+    }
+
+    /// The records of the table's queries, in the order of the table.
+    pub(super) fn records(&self) -> anyhow::Result<Vec<Record>> {
+        let Inputs { queries, format, boxes, .. } = &self.inputs;
+        let boxes = Boxes::named(boxes).with_context(|| format!("`{boxes}` is no rule for boxes"))?;
+        let data = open(queries, format.parse()?, DatasetOptions { boxes })?;
+        let mut known: HashMap<String, Record> =
+            data.records.into_iter().map(|record| (record.identity.clone(), record)).collect();
+        let rows = self.table.rows().iter();
+        rows.map(|row| {
+            known.remove(&row.identity).with_context(|| {
+                format!("query `{}` of the run is not in `{}` any more", row.identity, queries.display())
+            })
+        })
+        .collect()
+    }
+
+    /// The gallery that was searched, and no other.
+    pub(super) fn gallery(&self) -> anyhow::Result<GalleryDirectory> {
+        let path = &self.inputs.gallery;
+        let stored = GalleryDirectory::read(path)?;
+        let found = (stored.manifest.vectors_file.sha256, stored.manifest.items_file.sha256);
+        if found != (self.description.gallery_vectors, self.description.gallery_items) {
+            bail!("gallery `{}` has changed since the run, wanted the one that was searched", path.display());
+        }
+        Ok(stored)
+    }
+
+    /// The encoder that was run, and no other.
+    pub(super) fn encoder(&self, engine: &EngineArgs) -> anyhow::Result<OnnxEmbedder> {
+        let Inputs { model, contract, .. } = &self.inputs;
+        let embedder = engine.open(model, contract.as_deref())?;
+        for (what, found, wanted) in [
+            ("the encoder", &embedder.facts().hash, &self.description.model),
+            ("the encoder's contract", &embedder.contract().hash(), &self.description.contract),
+        ] {
+            if found != wanted {
+                bail!("{what} of `{}` has changed since the run: {found}, wanted {wanted}", model.display());
+            }
+        }
+        Ok(embedder)
+    }
+
+    /// Rows of the gallery that a query did not see.
+    pub(super) fn excluded(&self, identity: &str) -> &[usize] {
+        self.inputs.excluded.get(identity).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// A picture as the encoder takes it.
+pub(super) fn pixels_of(record: &Record, embedder: &OnnxEmbedder) -> anyhow::Result<Vec<f32>> {
+    let contract = embedder.contract();
+    let picture = record.read(&PictureLimits::default())?;
+    let prepared = contract.preparation().apply(&record.identity, &picture)?;
+    Ok(input_values(contract, &record.identity, prepared)?)
 }

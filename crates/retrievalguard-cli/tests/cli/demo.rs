@@ -41,6 +41,23 @@ fn a_demo_shows_every_certificate_and_continues_to_the_same_bytes() {
     sandbox.run(of("evaluate")).succeeds();
     sandbox.run(&format!("{} --limit 1", of("certify"))).succeeds();
 
+    // A certificate explains itself from the run alone, and only while the run's inputs are what they were.
+    let explain = "explain 240/05.png --run retrievalguard-demo/certificates --engine rten";
+    let explained = sandbox.run(explain).succeeds();
+    explained.prints(&["product-240/05.png", "half-space", "threshold s", "theory 2.1", "ball of radius F"]);
+    let vote = sandbox.run(&format!("{explain} --certificate vote --json")).succeeds().json();
+    assert_eq!(vote["outcome"]["name"], "vote");
+    let unknown = sandbox.run(&explain.replace("240/05.png", "nobody"));
+    unknown.fails(2, &["no query `nobody`", "one of its 120"]);
+    let several = sandbox.run(&explain.replace("240/05.png", "05.png"));
+    several.fails(2, &["end in `05.png`, wanted one of them"]);
+    sandbox.run("explain 240/05.png --run .").fails(2, &["is no finished run of certificates"]);
+    let model = sandbox.bytes("retrievalguard-demo/encoder.toml");
+    let changed = String::from_utf8_lossy(&model).replacen("size = 32", "size = 40", 1);
+    sandbox.write("retrievalguard-demo/encoder.toml", &changed);
+    sandbox.run(explain).fails(2, &["contract of", "has changed since the run"]);
+    fs::write(sandbox.path("retrievalguard-demo/encoder.toml"), model).unwrap();
+
     let bytes = sandbox.bytes(table);
     let again = sandbox.run(&format!("{DEMO} --threads 1")).succeeds();
     let again = again.tells(&["120 queries were done before and were not certified again"]);

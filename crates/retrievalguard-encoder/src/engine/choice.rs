@@ -94,10 +94,16 @@ pub struct EngineReport {
     pub library: Option<PathBuf>,
 }
 
+impl fmt::Display for EngineReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {} ({})", self.engine, self.version, self.provider)
+    }
+}
+
 impl EngineReport {
     /// What makes results under `other` differ from these, or `None`; the library's place does not.
     pub fn difference(&self, other: &Self) -> Option<String> {
-        let name = |report: &Self| format!("{} {} ({})", report.engine, report.version, report.provider);
+        let name = Self::to_string;
         (name(self) != name(other)).then(|| format!("{} here, {} there", name(self), name(other)))
     }
 }

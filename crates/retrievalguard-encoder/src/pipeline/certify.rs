@@ -8,7 +8,7 @@ use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, HalfSpaceOptions,
     SampledQuery, Verdict,
 };
-use retrievalguard::gallery::{Positives, Question};
+use retrievalguard::gallery::{Neighbour, Positives, Question};
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
@@ -21,7 +21,7 @@ use serde_json::json;
 use super::{Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
 use crate::dataset::{BrokenPictures, Loader, PictureSource, Record};
 use crate::engine::OnnxEmbedder;
-use crate::table::{Cell, ResultRow, ResultTable};
+use crate::table::{Cell, ResultRow, ResultTable, WrongItem};
 
 /// Whether a query may find itself in the gallery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +89,8 @@ pub struct CertifyReport {
     pub left_out: usize,
     /// Queries that share an identity with a gallery item which may or may not be the same picture.
     pub namesakes: usize,
+    /// Rows of the gallery that each query of the table did not see.
+    pub excluded: Vec<Vec<usize>>,
     /// What the run was made with, as it stands in the table's metadata.
     pub description: serde_json::Value,
 }
@@ -98,6 +100,7 @@ pub struct CertifyReport {
 struct Answer {
     retrieved: String,
     retrieved_label: String,
+    nearest_wrong: Option<WrongItem>,
     cells: Vec<(CertificateName, Verdict, u32)>,
     deeper: Vec<Verdict>,
 }
@@ -135,7 +138,7 @@ pub fn certify(
         "model": embedder.facts().hash,
         "quantised": embedder.facts().quantised,
         "contract": embedder.contract().hash(),
-        "engine": format!("{} {} ({})", report.engine, report.version, report.provider),
+        "engine": report.to_string(),
         "queries": data_set,
         "gallery_vectors": manifest.vectors_file.sha256,
         "gallery_items": manifest.items_file.sha256,
@@ -185,10 +188,11 @@ pub fn certify(
     replay(&records, journal_path, request.broken, &mut entries)?;
 
     let (mut rows, mut deeper, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
-    for (record, entry) in request.queries.iter().zip(entries) {
+    let mut excluded = Vec::new();
+    for ((record, entry), own) in request.queries.iter().zip(entries).zip(selves.excluded) {
         match entry {
             Some(Entry::Done { result, .. }) => {
-                let Answer { retrieved, retrieved_label, cells, deeper: further } = result;
+                let Answer { retrieved, retrieved_label, nearest_wrong, cells, deeper: further } = result;
                 let certificates: BTreeMap<CertificateName, Cell> = cells
                     .into_iter()
                     .map(|(name, verdict, samples)| (name, Cell { verdict, samples }))
@@ -198,9 +202,11 @@ pub fn certify(
                     label: record.label.clone(),
                     retrieved,
                     retrieved_label,
+                    nearest_wrong,
                     certificates,
                 });
                 deeper.push(further);
+                excluded.push(own);
             }
             Some(Entry::Skipped { reason, .. }) => skipped.push((record.identity.clone(), reason)),
             None => return Err(PipelineError::Stopped { done: rows.len(), total }),
@@ -210,7 +216,16 @@ pub fn certify(
         return Err(PipelineError::NothingLeft { skipped: skipped.len() });
     }
     let table = ResultTable::new(request.sigma, certificates.clone(), rows)?;
-    Ok(CertifyReport { table, deeper, skipped, resumed, left_out, namesakes: selves.namesakes, description })
+    Ok(CertifyReport {
+        table,
+        deeper,
+        skipped,
+        resumed,
+        left_out,
+        namesakes: selves.namesakes,
+        excluded,
+        description,
+    })
 }
 
 /// Holds the gallery called `name` against queries of this encoder: same sigma, model, contract, dimension and norm bound.
@@ -333,12 +348,17 @@ impl Job<'_> {
                 (query.certifying, cells, deeper)
             }
         };
-        let found = self.certifier.retrieve(&certifying, &question.excluded).map_err(refused)?;
-        let name = |row: usize| {
+        let mean = certifying.mean();
+        let sides =
+            gallery.nearest_sides(&mean, |_| &question).map_err(CertificateError::from).map_err(refused)?;
+        let sides = sides.first().copied().unwrap_or_default();
+        let name = |neighbour: Neighbour| {
+            let row = neighbour.row;
             (gallery.identity(row).to_owned(), gallery.label_name(gallery.label(row)).to_owned())
         };
-        let (retrieved, retrieved_label) =
-            found.map_or_else(Default::default, |neighbour| name(neighbour.row));
-        Ok(Answer { retrieved, retrieved_label, cells, deeper })
+        let found = self.certifier.retrieve(&certifying, &question.excluded).map_err(refused)?;
+        let (retrieved, retrieved_label) = found.map(name).unwrap_or_default();
+        let nearest_wrong = sides.negative.map(name).map(|(identity, label)| WrongItem { identity, label });
+        Ok(Answer { retrieved, retrieved_label, nearest_wrong, cells, deeper })
     }
 }

@@ -70,7 +70,7 @@ pub fn index(
         "project": request.excess == Excess::Project,
         "model": embedder.facts().hash,
         "contract": embedder.contract().hash(),
-        "engine": format!("{} {} ({})", report.engine, report.version, report.provider),
+        "engine": report.to_string(),
         "data_set": data_set,
     });
     std::fs::create_dir_all(directory)

@@ -25,6 +25,15 @@ pub struct Cell {
     pub samples: u32,
 }
 
+/// A stored item with another label than the query.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrongItem {
+    /// Its name.
+    pub identity: String,
+    /// Its label.
+    pub label: String,
+}
+
 /// One query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultRow {
@@ -36,6 +45,8 @@ pub struct ResultRow {
     pub retrieved: String,
     /// Its label.
     pub retrieved_label: String,
+    /// The nearest item that would be a wrong answer; unknown in tables of other programs.
+    pub nearest_wrong: Option<WrongItem>,
     /// What every requested certificate says.
     pub certificates: BTreeMap<CertificateName, Cell>,
 }
@@ -56,6 +67,7 @@ pub struct ResultRow {
 ///     label: "cat".into(),
 ///     retrieved: "cat-1".into(),
 ///     retrieved_label: "cat".into(),
+///     nearest_wrong: None,
 ///     certificates: BTreeMap::from([(CertificateName::HalfSpace, cell)]),
 /// };
 /// let table = ResultTable::new(Sigma::new(0.25)?, vec![CertificateName::HalfSpace], vec![row])?;
@@ -110,12 +122,17 @@ impl ResultTable {
     /// Writes Parquet: for each certificate the columns `…_verdict`, `…_radius`, `…_radius_in_sigmas`,
     /// `…_radius_in_8bit_steps`, `…_unbounded` and `…_samples`; `metadata` goes into the file's key-value pairs.
     pub fn write_parquet(&self, path: &Path, metadata: &[(String, String)]) -> Result<(), TableError> {
+        fn wrong(row: &ResultRow) -> Option<&WrongItem> {
+            row.nearest_wrong.as_ref()
+        }
         let text = |field: fn(&ResultRow) -> &str| Column::Text(self.rows.iter().map(field).collect());
         let mut columns = vec![
             ("identity".to_owned(), text(|row| &row.identity)),
             ("label".to_owned(), text(|row| &row.label)),
             ("retrieved".to_owned(), text(|row| &row.retrieved)),
             ("retrieved_label".to_owned(), text(|row| &row.retrieved_label)),
+            ("nearest_wrong".to_owned(), text(|row| wrong(row).map_or("", |item| &item.identity))),
+            ("nearest_wrong_label".to_owned(), text(|row| wrong(row).map_or("", |item| &item.label))),
             ("sigma".to_owned(), Column::Number(vec![self.sigma.get(); self.rows.len()])),
         ];
         for &name in &self.certificates {
@@ -148,15 +165,24 @@ impl ResultTable {
         let (identities, labels) = (table.text("identity")?, table.text("label")?);
         let (retrieved, retrieved_labels) = (table.text("retrieved")?, table.text("retrieved_label")?);
         let sigma = common_sigma(path, &table.numbers("sigma")?)?;
+        let mut wrong = vec![None; identities.len()];
+        if table.has("nearest_wrong") {
+            let labels = table.text("nearest_wrong_label")?;
+            for ((place, identity), label) in wrong.iter_mut().zip(table.text("nearest_wrong")?).zip(labels) {
+                *place = (!identity.is_empty()).then_some(WrongItem { identity, label });
+            }
+        }
         let mut rows: Vec<ResultRow> = identities
             .into_iter()
             .zip(labels)
             .zip(retrieved.into_iter().zip(retrieved_labels))
-            .map(|((identity, label), (retrieved, retrieved_label))| ResultRow {
+            .zip(wrong)
+            .map(|(((identity, label), (retrieved, retrieved_label)), nearest_wrong)| ResultRow {
                 identity,
                 label,
                 retrieved,
                 retrieved_label,
+                nearest_wrong,
                 certificates: BTreeMap::new(),
             })
             .collect();
@@ -375,6 +401,8 @@ struct JsonRow {
     label: String,
     retrieved: String,
     retrieved_label: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nearest_wrong: Option<WrongItem>,
     sigma: f64,
     certificates: BTreeMap<CertificateName, FlatCell>,
 }
@@ -386,6 +414,7 @@ impl JsonRow {
             label: row.label.clone(),
             retrieved: row.retrieved.clone(),
             retrieved_label: row.retrieved_label.clone(),
+            nearest_wrong: row.nearest_wrong.clone(),
             sigma: sigma.get(),
             certificates: row
                 .certificates
@@ -407,6 +436,7 @@ impl JsonRow {
             label: self.label,
             retrieved: self.retrieved,
             retrieved_label: self.retrieved_label,
+            nearest_wrong: self.nearest_wrong,
             certificates,
         })
     }

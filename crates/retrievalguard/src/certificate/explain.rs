@@ -121,6 +121,61 @@ impl Explanation {
     }
 }
 
+/// What a statement that steps refer to says, in a sentence; `docs/theory.md` proves it.
+///
+/// Several statements in one reference are answered by the first.
+pub fn statement_in_words(reference: &str) -> Option<&'static str> {
+    let table = [
+        (
+            "Definition 3.1",
+            "the margin is the distance to the nearest wrong item less that to the nearest right one",
+        ),
+        ("Lemma 3.3", "g moves by at most 2F(2Φ(‖δ‖/2σ) − 1) when the query moves by δ"),
+        ("Lemma 3.6", "the mean of n samples is within ε of g, except with a probability that falls in n"),
+        ("Lemma 3.8", "the margin seen with samples is within twice their error of the true one"),
+        ("Theorem 3.5", "a margin d keeps its sign inside the radius 2σ Φ⁻¹(1/2 + d/8F)"),
+        ("Eq. (2)", "the same with the linear bound on how far g can move"),
+        ("Algorithm 1", "one query is certified from n samples at failure probability α"),
+        ("theory 0, pilot", "choices are made on a pilot sample that proves nothing"),
+        ("theory 0, frozen gallery", "the stored vectors are the system, so only the query is random"),
+        ("theory 0", "h maps into the ball of radius F, z has variance σ² in each pixel, g(x) = E h(x + z)"),
+        (
+            "theory 1, paper-repaired",
+            "every item that takes part has its own share of α and its own sampling error",
+        ),
+        ("theory 1, the smaller of two bounds", "the error is bounded with the dimension and without it"),
+        (
+            "theory 2.1",
+            "the right item is nearer than a wrong one where the score ⟨u, g⟩ exceeds a threshold s",
+        ),
+        ("theory 2.2", "a score in [−F, F] with a known mean can fall only so far when the query moves"),
+        (
+            "theory 2.3, first form",
+            "counts of samples above thresholds bound the score's distribution (Clopper–Pearson)",
+        ),
+        (
+            "theory 2.3, second form",
+            "a bet against the score falling below s wins only if it cannot, except with probability α",
+        ),
+        (
+            "theory 2.3",
+            "no perturbation moves the score's distribution further than a shift of the noise does",
+        ),
+        (
+            "theory 2.4",
+            "retrieval holds as long as every wrong item is beaten, so the weakest radius decides",
+        ),
+        (
+            "theory 2.5",
+            "each wrong item is tested at the whole α; the one with the smallest true radius holds the minimum down",
+        ),
+        ("theory 2.7", "a similarity stays above its threshold as a score stays above s"),
+        ("theory 3, chosen on the pilot", "the rival is chosen before the votes are counted"),
+        ("theory 3", "the answer with most votes stays first inside σ/2 (Φ⁻¹(p) − Φ⁻¹(q))"),
+    ];
+    table.iter().find(|(prefix, _)| reference.starts_with(prefix)).map(|&(_, words)| words)
+}
+
 impl fmt::Display for Explanation {
     /// One step per line: quantity, value, statement.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -128,5 +183,35 @@ impl fmt::Display for Explanation {
             writeln!(formatter, "{:<28} {:<24} {}", step.quantity, step.value.to_string(), step.statement)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certificate::{CertificateName, Certifier, SampledQuery};
+    use crate::gallery::{Gallery, Metric, Positives, Question};
+    use crate::{Alpha, Excess, NormBound, SampleCount, Samples, Sigma};
+
+    #[test]
+    fn every_step_of_every_certificate_refers_to_a_statement_that_has_words() {
+        let names = |word: &str| (0..3).map(|row| format!("{word} {row}")).collect::<Vec<_>>();
+        let vectors = vec![1.0, 0.0, -1.0, 0.0, 0.0, 1.0];
+        let gallery = Gallery::new(vectors, 2, names("item"), &names("label"), Metric::Euclidean).unwrap();
+        for (count, far) in [(200, 0.9), (2_000, 0.9), (2_000, -0.3)] {
+            let near =
+                |count| Samples::new([far, 0.1].repeat(count), 2, NormBound::UNIT, Excess::Refuse).unwrap();
+            let query = SampledQuery { pilot: near(100), certifying: near(count) };
+            let question = Question::new(Positives::Label(gallery.label(0)), vec![]);
+            let certifier = Certifier::new(&gallery, Sigma::new(0.25).unwrap(), Alpha::new(0.01).unwrap())
+                .gallery_samples(SampleCount::new(32).unwrap());
+            for name in CertificateName::ALL {
+                let outcome = certifier.certify(name, &query, &question).unwrap();
+                assert!(!outcome.explain.steps().is_empty(), "{name}");
+                for step in outcome.explain.steps() {
+                    assert!(statement_in_words(&step.statement).is_some(), "{name}: {}", step.statement);
+                }
+            }
+        }
     }
 }
