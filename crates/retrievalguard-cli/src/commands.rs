@@ -6,6 +6,7 @@ mod check_model;
 mod completions;
 mod demo;
 mod doctor;
+mod draw;
 mod evaluate;
 mod explain;
 mod export;
@@ -25,6 +26,8 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// Draw pictures, index them and certify queries: everything at once, with nothing needed
     Demo(demo::DemoArgs),
+    /// Draw a catalogue of pictures with labels, for trying things out
+    Draw(draw::DrawArgs),
     /// Embed labelled pictures and store them as a gallery
     Index(index::IndexArgs),
     /// Certify queries against a gallery, or certify embeddings made elsewhere
@@ -56,6 +59,7 @@ pub(crate) enum Command {
 pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> {
     match command {
         Command::Demo(arguments) => demo::run(arguments, out),
+        Command::Draw(arguments) => draw::run(arguments, out),
         Command::Index(arguments) => index::run(arguments, out),
         Command::Certify(arguments) => certify::run(arguments, out),
         Command::Query(arguments) => query::run(arguments, out),

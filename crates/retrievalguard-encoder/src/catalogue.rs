@@ -1,7 +1,7 @@
 //! A catalogue of products that draws itself: pictures for trying things out without downloading any.
 //!
 //! A product (a class) is a pure function of the catalogue's seed and its number: outline, colours, pattern and label
-//! (`design`, `silhouette`). A picture is a pure function of seed, class and picture number: pose, light, background,
+//! (`design`, `silhouette`, `pattern`); so is a fabric (`fabric`). A picture is a pure function of seed, class and picture number: pose, light, background,
 //! obstacles and the camera's noise (`scene`). Products come in lines of similar ones, and no two pictures of a product
 //! are alike, so that telling products apart takes an encoder that has learnt to.
 //!
@@ -20,16 +20,22 @@
 
 mod design;
 mod dice;
+mod fabric;
 mod folder;
+mod pattern;
 mod render;
 mod scene;
 mod silhouette;
 
+use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
 
 use self::design::Design;
 use self::dice::{Dice, Purpose};
+use self::fabric::{Fabric, Folds};
 pub use self::folder::{CatalogueError, Drawn};
+use self::render::Motif;
 use self::scene::Scene;
 use crate::picture::RgbPicture;
 
@@ -89,17 +95,78 @@ impl Part {
     }
 }
 
-/// All products that a seed stands for.
+impl FromStr for Part {
+    type Err = CatalogueError;
+
+    fn from_str(text: &str) -> Result<Self, CatalogueError> {
+        let named = Self::ALL.into_iter().find(|part| part.name() == text);
+        named.ok_or_else(|| CatalogueError::Part { found: text.to_owned() })
+    }
+}
+
+/// What a catalogue is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// Things with an outline before a background.
+    #[default]
+    Products,
+    /// Cloth that fills the picture: colour and texture alone tell one from another.
+    Fabrics,
+}
+
+impl Subject {
+    /// Every subject.
+    pub const ALL: [Self; 2] = [Self::Products, Self::Fabrics];
+
+    /// The name as users write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Products => "products",
+            Self::Fabrics => "fabrics",
+        }
+    }
+
+    /// What one class is called.
+    fn singular(self) -> &'static str {
+        match self {
+            Self::Products => "product",
+            Self::Fabrics => "fabric",
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+impl FromStr for Subject {
+    type Err = CatalogueError;
+
+    fn from_str(text: &str) -> Result<Self, CatalogueError> {
+        let named = Self::ALL.into_iter().find(|subject| subject.as_str() == text);
+        named.ok_or_else(|| CatalogueError::Subject { found: text.to_owned() })
+    }
+}
+
+/// All classes that a seed stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Catalogue {
+    subject: Subject,
     seed: u64,
     side: usize,
 }
 
 impl Catalogue {
-    /// The catalogue of a seed.
+    /// The catalogue of products of a seed.
     pub fn new(seed: u64) -> Self {
-        Self { seed, side: SIDE }
+        Self { subject: Subject::Products, seed, side: SIDE }
+    }
+
+    /// The same seed's catalogue of another subject.
+    pub fn of(self, subject: Subject) -> Self {
+        Self { subject, ..self }
     }
 
     /// The same with pictures of so many pixels each way, at least 1.
@@ -111,8 +178,13 @@ impl Catalogue {
     pub fn picture(&self, class: u64, number: u64) -> RgbPicture {
         let dice = |purpose| Dice::new(self.seed, purpose, class, number);
         let scene = Scene::new(&mut dice(Purpose::Scene));
-        let design = Design::new(self.seed, class);
-        let pixels = render::render(&design, &scene, self.side, dice(Purpose::Camera));
+        let motif = match self.subject {
+            Subject::Products => Motif::Product(Design::new(self.seed, class)),
+            Subject::Fabrics => {
+                Motif::Cloth(Fabric::new(self.seed, class), Folds::new(&mut dice(Purpose::Folds)))
+            }
+        };
+        let pixels = render::render(&motif, &scene, self.side, dice(Purpose::Camera));
         RgbPicture::new("catalogue", self.side, self.side, pixels).expect("the renderer fills every pixel")
     }
 }

@@ -6,6 +6,7 @@ pub mod contract;
 pub mod dataset;
 pub mod doctor;
 pub mod engine;
+pub mod experiment;
 pub mod picture;
 pub mod pipeline;
 pub mod recall;

@@ -20,6 +20,7 @@ use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Differences, Journal, JournalError};
 use retrievalguard::storage::manifest::{Mismatch, StorageError};
+use retrievalguard::storage::sample_cache::CacheError;
 use retrievalguard::{ParameterError, SmoothingError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,9 @@ pub enum PipelineError {
     /// A file could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// Kept samples could not be read or written.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
     /// A parameter is out of its range.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
@@ -188,7 +192,7 @@ pub fn input_values(
 }
 
 /// Works on the positions that the journal lacks, on several threads, and appends each result as it comes.
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     journal: Mutex<Journal>,
     todo: Mutex<std::vec::IntoIter<usize>>,
     total: usize,
@@ -198,7 +202,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(journal: Journal, todo: Vec<usize>, total: usize, observer: &'a dyn Observer) -> Self {
+    pub(crate) fn new(journal: Journal, todo: Vec<usize>, total: usize, observer: &'a dyn Observer) -> Self {
         let done = total - todo.len();
         observer.advanced(done, total);
         Self {
@@ -212,7 +216,7 @@ impl<'a> Run<'a> {
     }
 
     /// Calls `work` for every position and journals what it returns; gives the journal back.
-    fn finish<W>(self, threads: NonZeroUsize, work: W) -> Result<Journal, PipelineError>
+    pub(crate) fn finish<W>(self, threads: NonZeroUsize, work: W) -> Result<Journal, PipelineError>
     where
         W: Fn(usize) -> Result<Vec<u8>, PipelineError> + Sync,
     {
@@ -254,7 +258,7 @@ impl<'a> Run<'a> {
 /// One line of a journal: what came of the picture at a position.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Entry<T> {
+pub(crate) enum Entry<T> {
     /// Its result.
     Done { position: usize, result: T },
     /// It was broken and left out.
@@ -263,7 +267,7 @@ enum Entry<T> {
 
 impl<T: Serialize> Entry<T> {
     /// The line as it is appended.
-    fn line(&self) -> Vec<u8> {
+    pub(crate) fn line(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("an entry is strings and numbers")
     }
 }
@@ -271,7 +275,7 @@ impl<T: Serialize> Entry<T> {
 /// Puts a journal's entries in their places and counts them.
 ///
 /// Where broken pictures are fatal, one that an earlier run skipped is still to be done.
-fn replay<T: DeserializeOwned>(
+pub(crate) fn replay<T: DeserializeOwned>(
     records: &[Vec<u8>],
     path: &Path,
     broken: BrokenPictures,

@@ -3,7 +3,7 @@
 //! Parquet is written and read column by column through the low-level interface of the `parquet` crate: without Arrow it
 //! builds in half the time, and pandas, polars, DuckDB and pyarrow read the same files.
 
-mod columns;
+pub(crate) mod columns;
 pub mod gallery_file;
 mod results;
 

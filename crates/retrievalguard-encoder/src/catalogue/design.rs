@@ -3,7 +3,8 @@
 //! Products come in lines of [`LINE`]. Those of one line have the same kind of outline and pattern and differ as flavours
 //! of one brand do, in colours and a little in everything else: a line is where retrieval is hard.
 
-use super::dice::{Dice, Grain, Purpose};
+use super::dice::{Dice, Purpose};
+use super::pattern::{Pattern, Weave};
 use super::silhouette::{Family, Point, Silhouette};
 
 /// Products in a line.
@@ -25,23 +26,6 @@ pub(super) fn colour(hue: f64, saturation: f64, value: f64) -> Colour {
         let ramp = ((place - 3.0).abs() - 1.0).clamp(0.0, 1.0);
         value * (1.0 - saturation * (1.0 - ramp))
     })
-}
-
-/// How a product's surface is painted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pattern {
-    Plain,
-    Stripes,
-    Dots,
-    Checks,
-    Marble,
-    Fade,
-    Halves,
-}
-
-impl Pattern {
-    const ALL: [Self; 7] =
-        [Self::Plain, Self::Stripes, Self::Dots, Self::Checks, Self::Marble, Self::Fade, Self::Halves];
 }
 
 /// The shape printed on a label.
@@ -85,12 +69,7 @@ pub(super) struct Design {
     base: Colour,
     second: Colour,
     accent: Colour,
-    pattern: Pattern,
-    grain: Grain,
-    /// Cosine and sine of the pattern's direction.
-    direction: (f64, f64),
-    pitch: f64,
-    share: f64,
+    weave: Weave,
     label: Option<Label>,
 }
 
@@ -124,11 +103,13 @@ impl Design {
             base,
             second,
             accent,
-            pattern,
-            grain: own.grain(),
-            direction: (libm::cos(angle), libm::sin(angle)),
-            pitch,
-            share,
+            weave: Weave {
+                pattern,
+                grain: own.grain(),
+                direction: (libm::cos(angle), libm::sin(angle)),
+                pitch,
+                share,
+            },
             label,
         }
     }
@@ -144,23 +125,6 @@ impl Design {
                 return mixture(self.second, [1.0; 3], 0.55);
             }
         }
-        let place = point.turned(self.direction).times(1.0 / self.pitch);
-        let cell = |value: f64| value - value.floor();
-        let second = match self.pattern {
-            Pattern::Plain => 0.0,
-            Pattern::Stripes => f64::from(cell(place.x) < self.share),
-            Pattern::Dots => {
-                let from = Point::new(cell(place.x) - 0.5, cell(place.y) - 0.5);
-                f64::from(from.length() < 0.2 + 0.4 * self.share)
-            }
-            Pattern::Checks => f64::from((cell(place.x) < 0.5) != (cell(place.y) < 0.5)),
-            Pattern::Marble => {
-                let veins = self.grain.at(place.x * 1.3 + 40.0, place.y * 1.3 + 40.0);
-                ((veins - self.share) * 6.0 + 0.5).clamp(0.0, 1.0)
-            }
-            Pattern::Fade => (0.5 + 0.6 * place.x * self.pitch).clamp(0.0, 1.0),
-            Pattern::Halves => f64::from(place.x * self.pitch > self.share - 0.5),
-        };
-        mixture(self.base, self.second, second)
+        mixture(self.base, self.second, self.weave.at(point))
     }
 }

@@ -25,6 +25,12 @@ pub(super) enum Purpose {
     Scene = 3,
     /// The camera's noise.
     Camera = 4,
+    /// What the fabrics of a line have in common.
+    Bolt = 5,
+    /// What sets one fabric apart.
+    Fabric = 6,
+    /// How a fabric lies in one picture.
+    Folds = 7,
 }
 
 /// A sequence of numbers with a key of its own.

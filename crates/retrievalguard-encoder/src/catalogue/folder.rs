@@ -1,4 +1,4 @@
-//! The catalogue on disk: `PART/product-NNN/NN.png`, as image-folder readers want it.
+//! The catalogue on disk: `PART/product-NNN/NN.png` (or `fabric-NNN`), as image-folder readers want it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -19,6 +19,18 @@ use crate::pipeline::Observer;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CatalogueError {
+    /// No catalogue is of this.
+    #[error("`{found}` is no subject of a catalogue, wanted products or fabrics")]
+    Subject {
+        /// What was asked for.
+        found: String,
+    },
+    /// No catalogue has this part.
+    #[error("`{found}` is no part of a catalogue, wanted train, gallery or queries")]
+    Part {
+        /// What was asked for.
+        found: String,
+    },
     /// Something else lies in the folder.
     #[error("`{}` is no picture of the catalogue, wanted a folder of its own", path.display())]
     Foreign {
@@ -73,9 +85,9 @@ impl Catalogue {
         observer: &dyn Observer,
     ) -> Result<Drawn, CatalogueError> {
         let root = folder.join(part.name());
-        refuse_strangers(&root, part)?;
+        refuse_strangers(&root, part, part.classes().map(|class| self.class_name(class)).collect())?;
         for class in part.classes() {
-            let class_folder = root.join(class_name(class));
+            let class_folder = root.join(self.class_name(class));
             fs::create_dir_all(&class_folder).map_err(|error| WriteError::new(&class_folder, error))?;
         }
         let members = part.members();
@@ -84,7 +96,7 @@ impl Catalogue {
         let work = || -> Result<(), CatalogueError> {
             while !failed.load(Ordering::Relaxed) && !observer.stop() {
                 let Some(&(class, number)) = members.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
-                let path = root.join(class_name(class)).join(picture_name(number));
+                let path = root.join(self.class_name(class)).join(picture_name(number));
                 let found = self
                     .keep_or_draw(&path, class, number)
                     .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
@@ -106,6 +118,10 @@ impl Catalogue {
         Ok(Drawn { drawn: done - kept, kept })
     }
 
+    fn class_name(&self, class: u64) -> String {
+        format!("{}-{class:03}", self.subject.singular())
+    }
+
     /// Whether the picture was on disk already; draws and writes it if not.
     fn keep_or_draw(&self, path: &Path, class: u64, number: u64) -> Result<bool, CatalogueError> {
         let picture = self.picture(class, number);
@@ -119,10 +135,6 @@ impl Catalogue {
         atomic::write(path, &png_bytes(&picture).map_err(|error| WriteError::new(path, error))?)?;
         Ok(false)
     }
-}
-
-fn class_name(class: u64) -> String {
-    format!("product-{class:03}")
 }
 
 fn picture_name(number: u64) -> String {
@@ -142,8 +154,7 @@ fn png_bytes(picture: &RgbPicture) -> io::Result<Vec<u8>> {
 }
 
 /// Looks through a part's folder for anything that the catalogue would not put there.
-fn refuse_strangers(root: &Path, part: Part) -> Result<(), CatalogueError> {
-    let classes: HashSet<String> = part.classes().map(class_name).collect();
+fn refuse_strangers(root: &Path, part: Part, classes: HashSet<String>) -> Result<(), CatalogueError> {
     let pictures: HashSet<String> = part.pictures().map(picture_name).collect();
     for class_folder in entries(root)? {
         if !is_named(&class_folder, &classes) || !class_folder.is_dir() {

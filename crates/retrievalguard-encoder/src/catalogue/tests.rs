@@ -8,7 +8,7 @@ use retrievalguard::storage::digest::Digest;
 
 use super::design::{Design, LINE};
 use super::silhouette::{Family, Point, Silhouette};
-use super::{Catalogue, CatalogueError, Drawn, Part};
+use super::{Catalogue, CatalogueError, Drawn, Part, Subject};
 use crate::dataset::{DatasetOptions, Format, open};
 use crate::picture::RgbPicture;
 use crate::pipeline::Observer;
@@ -72,6 +72,20 @@ fn pictures_have_the_pixels_that_they_always_had() {
         .map(|(class, number)| format!("{:.16}", Digest::of_bytes(catalogue.picture(class, number).pixels())))
         .collect();
     assert_eq!(found, ["2f80bab3550e0150", "89e2131e116f1f2c", "9e906d451dacaf80", "99d368513c3af699"]);
+}
+
+#[test]
+fn fabrics_are_drawn_under_names_of_their_own() {
+    let fabrics = Catalogue::new(1).of(Subject::Fabrics);
+    assert_eq!(fabrics.picture(3, 2), fabrics.picture(3, 2));
+    assert!(difference(&fabrics.picture(3, 2), &fabrics.picture(3, 3)) > 5.0);
+    assert!(difference(&fabrics.picture(3, 2), &Catalogue::new(1).picture(3, 2)) > 5.0);
+    let folder = tempfile::tempdir().unwrap();
+    write(fabrics.side(8), folder.path(), Part::Queries, usize::MAX).unwrap();
+    let class = Part::Queries.classes().start;
+    assert!(folder.path().join(format!("queries/fabric-{class}/05.png")).is_file());
+    let error = write(small(), folder.path(), Part::Queries, usize::MAX).unwrap_err();
+    assert!(matches!(error, CatalogueError::Foreign { .. }), "{error}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ const GROUP_ROWS: usize = 1 << 16;
 const BATCH: usize = 4096;
 
 /// One column to be written.
-pub(super) enum Column<'a> {
+pub(crate) enum Column<'a> {
     Text(Vec<&'a str>),
     OptionalText(Vec<Option<&'a str>>),
     Count(Vec<i64>),
@@ -40,7 +40,7 @@ pub(super) enum Column<'a> {
 }
 
 /// Writes a table; the same columns give the same bytes.
-pub(super) fn write(
+pub(crate) fn write(
     path: &Path,
     rows: usize,
     columns: &[(String, Column<'_>)],

@@ -1,0 +1,47 @@
+//! `retrievalguard draw`: pictures to try things out with, from nothing.
+
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use retrievalguard_encoder::catalogue::{Catalogue, Part, Subject};
+
+use crate::progress::Progress;
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    after_help = "Example: retrievalguard draw fabrics --out fabrics\n\n\
+        Writes OUT/train (240 classes of 16 pictures), OUT/gallery and OUT/queries (60 other classes of 5 and 3)."
+)]
+pub(crate) struct DrawArgs {
+    /// What to draw: products or fabrics
+    subject: Subject,
+    /// Folder for the pictures
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Only this part: train, gallery or queries
+    #[arg(long)]
+    part: Option<Part>,
+    /// Seed of the catalogue; 1 is that of the demo and of the encoders that ship with the project
+    #[arg(long, default_value = "1")]
+    seed: u64,
+    /// Threads; one per core by default
+    #[arg(long)]
+    threads: Option<NonZeroUsize>,
+}
+
+pub(super) fn run(arguments: &DrawArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let threads = arguments.threads.unwrap_or_else(cores);
+    let catalogue = Catalogue::new(arguments.seed).of(arguments.subject);
+    for part in Part::ALL.into_iter().filter(|&part| arguments.part.is_none_or(|only| only == part)) {
+        let progress = Progress::new("drawing");
+        let drawn = catalogue.write(&arguments.out, part, threads, &progress);
+        progress.finish();
+        let drawn = drawn?;
+        let folder = arguments.out.join(part.name());
+        writeln!(out, "{}: {} pictures drawn, {} kept", folder.display(), drawn.drawn, drawn.kept)?;
+    }
+    Ok(())
+}

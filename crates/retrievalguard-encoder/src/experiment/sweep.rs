@@ -1,0 +1,374 @@
+//! Runs a plan: galleries, samples and verdicts, each made once.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use retrievalguard::certificate::{CertificateError, CertificateName, Certifier, SampledQuery, Verdict};
+use retrievalguard::gallery::{Metric, Positives, Question};
+use retrievalguard::noise::Stage;
+use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::journal::{Journal, Opened};
+use retrievalguard::storage::manifest::{Engine, GalleryDirectory};
+use retrievalguard::storage::sample_cache::{CacheError, SampleCache, SampleKey};
+use retrievalguard::{Alpha, Embedder, Excess, Picture, SampleCount, Samples, Sigma, Smoother};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::plan::{EncoderPlan, Plan, Sweep};
+use super::results::{Results, Setting, TidyRow};
+use crate::contract::{Contract, ContractError};
+use crate::dataset::{BrokenPictures, Loader, Record};
+use crate::engine::{EngineError, EngineOptions, OnnxEmbedder};
+use crate::pipeline::{
+    Entry, IndexRequest, Observer, PipelineError, Run, data_set_digest, index, input_values, replay,
+};
+
+/// Samples up to here are the first block of a picture; later blocks are ten times as long.
+const FIRST_BLOCK: u32 = 1_000;
+
+/// Why a sweep ended without results; what was drawn is kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SweepError {
+    /// An encoder's contract cannot be used.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
+    /// An encoder cannot be run.
+    #[error("cannot use model `{}`", model.display())]
+    Encoder {
+        /// The ONNX file.
+        model: PathBuf,
+        /// Why not.
+        source: EngineError,
+    },
+    /// Drawing or certifying failed, or was told to stop.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+}
+
+/// The pictures of a sweep.
+#[derive(Clone, Debug)]
+pub struct SweepData {
+    /// What is searched.
+    pub gallery: Vec<Record>,
+    /// What is searched for.
+    pub queries: Vec<Record>,
+    /// Whether the queries are pictures of the gallery, which must not find themselves.
+    pub leave_one_out: bool,
+}
+
+/// Where and with what a sweep is run; nothing here changes its results.
+#[derive(Clone, Copy, Debug)]
+pub struct Laboratory<'a> {
+    /// Folder for galleries, samples and journals, which later sweeps use again.
+    pub folder: &'a Path,
+    /// What runs the encoders.
+    pub engine: &'a EngineOptions,
+    /// How many threads work.
+    pub threads: NonZeroUsize,
+    /// Noisy copies that go through the encoder together.
+    pub batch: NonZeroUsize,
+}
+
+/// Verdicts of one query at one encoder and noise level.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Answer(Vec<(u32, Alpha, CertificateName, Verdict)>);
+
+/// One part of a longer run, as its observer sees it.
+struct Stretch<'a> {
+    whole: &'a dyn Observer,
+    before: usize,
+    total: usize,
+}
+
+impl Observer for Stretch<'_> {
+    fn advanced(&self, done: usize, _: usize) {
+        self.whole.advanced(self.before + done, self.total);
+    }
+
+    fn stop(&self) -> bool {
+        self.whole.stop()
+    }
+}
+
+/// Runs every setting of the plan; encoders are looked for in `encoders`.
+pub fn sweep(
+    plan: &Plan,
+    encoders: &Path,
+    data: &SweepData,
+    laboratory: &Laboratory<'_>,
+    observer: &dyn Observer,
+) -> Result<Results, SweepError> {
+    let Some(sweep) = plan.sweep() else { return Ok(Results::default()) };
+    let points: Vec<(Sigma, &EncoderPlan)> = sweep
+        .sigma
+        .iter()
+        .flat_map(|&sigma| plan.encoders_at(sigma).map(move |encoder| (sigma, encoder)))
+        .collect();
+    let each = data.gallery.len() + data.queries.len();
+    let total = points.len() * each;
+    let mut results = Results::default();
+    for (place, (sigma, encoder)) in points.into_iter().enumerate() {
+        let model = encoders.join(&encoder.model);
+        let contract = Contract::for_model(&model)?;
+        let embedder = OnnxEmbedder::open(&model, contract, laboratory.engine)
+            .map_err(|source| SweepError::Encoder { model, source })?;
+        let bench = Bench { sweep, sigma, embedder: &embedder, data, laboratory };
+        let gallery = bench.gallery(&Stretch { whole: observer, before: place * each, total })?;
+        let before = place * each + data.gallery.len();
+        let answers = bench.answers(&gallery, &Stretch { whole: observer, before, total })?;
+        bench.file(&encoder.name, &answers, &mut results);
+    }
+    Ok(results)
+}
+
+/// One encoder at one noise level.
+struct Bench<'a> {
+    sweep: &'a Sweep,
+    sigma: Sigma,
+    embedder: &'a OnnxEmbedder,
+    data: &'a SweepData,
+    laboratory: &'a Laboratory<'a>,
+}
+
+impl Bench<'_> {
+    /// Folder or file of what a description stands for.
+    fn place(&self, kind: &str, description: &serde_json::Value) -> PathBuf {
+        let name = Digest::of_json(description).to_string();
+        self.laboratory.folder.join(kind).join(&name[..16])
+    }
+
+    /// The gallery as it is kept, made first if it is not there.
+    fn gallery(&self, observer: &dyn Observer) -> Result<GalleryDirectory, SweepError> {
+        let description = json!({
+            "model": self.embedder.facts().hash,
+            "contract": self.embedder.contract().hash(),
+            "engine": self.embedder.report().to_string(),
+            "sigma": self.sigma,
+            "samples": self.sweep.gallery_samples,
+            "seed": self.sweep.seed,
+            "data_set": data_set_digest(&self.data.gallery),
+        });
+        let folder = self.place("galleries", &description);
+        let request = IndexRequest {
+            records: &self.data.gallery,
+            embedder: self.embedder,
+            sigma: self.sigma,
+            samples: self.sweep.gallery_samples.get(),
+            seed: self.sweep.seed,
+            metric: Metric::Euclidean,
+            excess: Excess::Refuse,
+            broken: BrokenPictures::Fatal,
+            threads: self.laboratory.threads,
+            batch: self.laboratory.batch,
+        };
+        index(&request, &folder, observer)?;
+        Ok(GalleryDirectory::read(&folder).map_err(PipelineError::from)?)
+    }
+
+    /// Verdicts of every query, in their order.
+    fn answers(
+        &self,
+        gallery: &GalleryDirectory,
+        observer: &dyn Observer,
+    ) -> Result<Vec<Answer>, SweepError> {
+        let queries = &self.data.queries;
+        let description = json!({
+            "command": "experiment",
+            "tool": env!("CARGO_PKG_VERSION"),
+            "model": self.embedder.facts().hash,
+            "contract": self.embedder.contract().hash(),
+            "engine": self.embedder.report().to_string(),
+            "sigma": self.sigma,
+            "samples": self.sweep.samples,
+            "alpha": self.sweep.alpha,
+            "certificates": self.sweep.certificates,
+            "pilot": self.sweep.pilot,
+            "seed": self.sweep.seed,
+            "leave_one_out": self.data.leave_one_out,
+            "queries": data_set_digest(queries),
+            "gallery_vectors": gallery.manifest.vectors_file.sha256,
+            "gallery_items": gallery.manifest.items_file.sha256,
+        });
+        let path = self.place("journals", &description).with_extension("journal");
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)
+                .map_err(|error| PipelineError::from(WriteError::new(folder, error)))?;
+        }
+        let key = Digest::of_json(&description);
+        let open = || Journal::open_or_create(&path, key, &description).map_err(PipelineError::from);
+        let Opened { journal, records, .. } = open()?;
+        let mut entries: Vec<Option<Entry<Answer>>> = vec![None; queries.len()];
+        replay(&records, &path, BrokenPictures::Fatal, &mut entries)?;
+        let todo: Vec<usize> = (0..queries.len()).filter(|&position| entries[position].is_none()).collect();
+        let loader = Loader::new(queries, self.embedder.contract().preparation(), BrokenPictures::Fatal);
+        let work = |position: usize| -> Result<Vec<u8>, PipelineError> {
+            let loaded = loader.load(position)?;
+            let pixels = input_values(self.embedder.contract(), &loaded.record.identity, loaded.picture)?;
+            let result = self.query(loaded.record, &pixels, gallery)?;
+            Ok(Entry::Done { position, result }.line())
+        };
+        drop(Run::new(journal, todo, queries.len(), observer).finish(self.laboratory.threads, work)?);
+        let Opened { records, .. } = open()?;
+        replay(&records, &path, BrokenPictures::Fatal, &mut entries)?;
+        let done = |entry: Option<Entry<Answer>>| match entry {
+            Some(Entry::Done { result, .. }) => Some(result),
+            Some(Entry::Skipped { .. }) | None => None,
+        };
+        let answers: Vec<Answer> = entries.into_iter().filter_map(done).collect();
+        if answers.len() < queries.len() {
+            return Err(PipelineError::Stopped { done: answers.len(), total: queries.len() }.into());
+        }
+        Ok(answers)
+    }
+
+    /// Every certificate at every sample size and failure probability, from one set of samples.
+    fn query(
+        &self,
+        record: &Record,
+        pixels: &[f32],
+        stored: &GalleryDirectory,
+    ) -> Result<Answer, PipelineError> {
+        let gallery = &stored.gallery;
+        let picture = Picture { identity: &record.identity, pixels };
+        let pilot = self.samples(&picture, Stage::Pilot, self.sweep.pilot)?;
+        let most = self.sweep.samples.iter().copied().max_by_key(|count| count.get());
+        let most = most.unwrap_or(self.sweep.pilot);
+        let drawn = self.samples(&picture, Stage::Certify, most)?;
+        let label = gallery.label_named(&record.label);
+        let own = if self.data.leave_one_out { gallery.rows_of(&record.identity) } else { Vec::new() };
+        let question = Question::new(label.map_or(Positives::Absent, Positives::Label), own);
+        let refused =
+            |source: CertificateError| PipelineError::Certificate { query: record.identity.clone(), source };
+        let mut answers = Vec::new();
+        for count in &self.sweep.samples {
+            let certifying = drawn.slice(0..count.get()).unwrap_or_else(|| drawn.clone());
+            let query = SampledQuery { pilot: pilot.clone(), certifying };
+            for &alpha in &self.sweep.alpha {
+                let certifier =
+                    Certifier::new(gallery, self.sigma, alpha).gallery_samples(self.sweep.gallery_samples);
+                for &name in &self.sweep.certificates {
+                    let outcome = certifier.certify(name, &query, &question).map_err(refused)?;
+                    answers.push((count.get(), alpha, name, outcome.verdict));
+                }
+            }
+        }
+        Ok(Answer(answers))
+    }
+
+    /// The first so many samples of a picture: kept ones where there are any, drawn and kept where not.
+    fn samples(
+        &self,
+        picture: &Picture<'_>,
+        stage: Stage,
+        count: SampleCount,
+    ) -> Result<Samples, PipelineError> {
+        let cache = SampleCache::new(&self.laboratory.folder.join("samples"));
+        let smoother = Smoother::new(self.embedder, self.sigma, self.sweep.seed).batch(self.laboratory.batch);
+        let mut all: Option<Samples> = None;
+        for range in blocks(count.get()) {
+            let key = self.key(picture.identity, pixels_digest(picture.pixels), stage, range.clone());
+            let block = match key.as_ref().map(|key| cache.read(key)).transpose()?.flatten() {
+                Some(block) => block,
+                None => {
+                    let block = smoother.samples(picture, stage, range)?;
+                    if let Some(key) = &key {
+                        cache.write(key, &block)?;
+                    }
+                    block
+                }
+            };
+            match &mut all {
+                Some(all) => all.append(&block).map_err(|source| {
+                    let path = self.laboratory.folder.join("samples");
+                    PipelineError::from(CacheError::Samples { path, source })
+                })?,
+                None => all = Some(block),
+            }
+        }
+        // A count is never zero, so there is a block.
+        Ok(all.expect("a count is at least 1"))
+    }
+
+    /// What the samples of a picture depend on; none if the model's digest is not one.
+    fn key(&self, identity: &str, pixels: Digest, stage: Stage, range: Range<u32>) -> Option<SampleKey> {
+        let report = self.embedder.report();
+        Some(SampleKey {
+            model: self.embedder.facts().hash.parse().ok()?,
+            contract: self.embedder.contract().hash().parse().ok()?,
+            engine: Engine {
+                name: format!("{} ({})", report.engine, report.provider),
+                version: report.version.clone(),
+            },
+            seed: self.sweep.seed,
+            // The same name may stand for another picture in another data set; the noise goes by the name alone.
+            identity: format!("{identity} {pixels}"),
+            stage,
+            sigma: self.sigma,
+            range,
+        })
+    }
+
+    /// Puts the answers into the results, setting by setting.
+    fn file(&self, encoder: &str, answers: &[Answer], results: &mut Results) {
+        let settings = answers.first().map_or(0, |answer| answer.0.len());
+        for place in 0..settings {
+            let (samples, alpha, certificate, _) = answers[0].0[place];
+            results.settings.push(Setting {
+                encoder: encoder.to_owned(),
+                dimension: self.embedder.dimension(),
+                sigma: self.sigma,
+                samples,
+                alpha,
+                certificate,
+            });
+            let setting = results.settings.len() - 1;
+            for (record, answer) in self.data.queries.iter().zip(answers) {
+                let verdict = answer.0[place].3;
+                results.rows.push(TidyRow { setting, query: record.identity.clone(), verdict });
+            }
+        }
+    }
+}
+
+/// Digest of a prepared picture.
+fn pixels_digest(pixels: &[f32]) -> Digest {
+    let bytes: Vec<u8> = pixels.iter().flat_map(|value| value.to_le_bytes()).collect();
+    Digest::of_bytes(&bytes)
+}
+
+/// Blocks in which samples are kept: `0..1000`, `1000..10000`, and then ten thousand each, the last cut short.
+///
+/// A run with more samples finds the blocks of one with fewer, if that ended at the end of a block.
+fn blocks(count: u32) -> Vec<Range<u32>> {
+    let mut blocks = Vec::new();
+    let (mut start, mut end) = (0, FIRST_BLOCK);
+    while start < count {
+        blocks.push(start..end.min(count));
+        start = end;
+        end = if end == FIRST_BLOCK { 10 * FIRST_BLOCK } else { end.saturating_add(10 * FIRST_BLOCK) };
+    }
+    blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_cover_every_sample_once_and_do_not_depend_on_later_ones() {
+        assert_eq!(blocks(200), vec![Range { start: 0, end: 200 }]);
+        assert_eq!(blocks(1_000), vec![Range { start: 0, end: 1_000 }]);
+        assert_eq!(blocks(10_000), [0..1_000, 1_000..10_000]);
+        assert_eq!(blocks(25_000), [0..1_000, 1_000..10_000, 10_000..20_000, 20_000..25_000]);
+        assert_eq!(blocks(100_000)[..3], blocks(20_000));
+        for count in [1, 999, 1_001, 99_999, 100_000] {
+            let blocks = blocks(count);
+            assert_eq!(blocks.first().map(|block| block.start), Some(0));
+            assert_eq!(blocks.last().map(|block| block.end), Some(count));
+            assert!(blocks.windows(2).all(|pair| pair[0].end == pair[1].start), "{count}");
+        }
+    }
+}
