@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod draw;
 mod evaluate;
+mod experiment;
 mod explain;
 mod export;
 mod import;
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Evaluate(evaluate::EvaluateArgs),
     /// Print the chain of numbers behind one certificate, each with the statement it uses
     Explain(explain::ExplainArgs),
+    /// Run a sweep and draw its figure
+    Experiment(experiment::ExperimentArgs),
     /// Take over a gallery made elsewhere
     Import(import::ImportArgs),
     /// Write a gallery for other programs
@@ -66,6 +69,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Recall(arguments) => recall::run(arguments, out),
         Command::Evaluate(arguments) => evaluate::run(arguments, out),
         Command::Explain(arguments) => explain::run(arguments, out),
+        Command::Experiment(arguments) => experiment::run(arguments, out),
         Command::Import(arguments) => import::run(arguments, out),
         Command::Export(arguments) => export::run(arguments, out),
         Command::CheckModel(arguments) => check_model::run(arguments, out),

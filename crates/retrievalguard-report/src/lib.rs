@@ -3,3 +3,4 @@
 //! [`chart`] turns plain numbers into figures, as SVG and as PNG. It opens no file and knows nothing of certificates.
 
 pub mod chart;
+pub mod experiment;

@@ -40,7 +40,7 @@ const CONTRACT: &[u8] = include_bytes!("../../demo/encoder.toml");
 const RECIPE: &str = include_str!("../../demo/recipe.toml");
 
 /// The catalogue whose training part the encoder has seen.
-const CATALOGUE_SEED: u64 = 1;
+pub(super) const CATALOGUE_SEED: u64 = 1;
 
 /// Noisy copies that are averaged for an item of the gallery.
 const GALLERY_SAMPLES: u32 = 32;
@@ -301,7 +301,7 @@ fn gallery(
 }
 
 /// So many records, spread evenly over all of them and thereby over the classes.
-fn spread(records: &[Record], count: usize) -> Vec<Record> {
+pub(super) fn spread(records: &[Record], count: usize) -> Vec<Record> {
     let count = count.min(records.len());
     (0..count).map(|place| records[place * records.len() / count].clone()).collect()
 }
@@ -398,7 +398,7 @@ fn engine(arguments: &DemoArgs) -> String {
 }
 
 /// A path as a shell takes it.
-fn quoted(path: &Path) -> String {
+pub(super) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
     if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }

@@ -11,6 +11,7 @@ mod arrays;
 mod bad_input;
 mod commands;
 mod demo;
+mod experiment;
 mod outputs;
 mod same_bytes;
 mod samples_file;

@@ -25,8 +25,8 @@ use crate::pipeline::{
     Entry, IndexRequest, Observer, PipelineError, Run, data_set_digest, index, input_values, replay,
 };
 
-/// Samples up to here are the first block of a picture; later blocks are ten times as long.
-const FIRST_BLOCK: u32 = 1_000;
+/// Ends of the first blocks of a picture's samples: the sizes that are asked for most often.
+const ENDS: [u32; 5] = [100, 300, 1_000, 3_000, 10_000];
 
 /// Why a sweep ended without results; what was drawn is kept.
 #[derive(Debug, thiserror::Error)]
@@ -339,16 +339,20 @@ fn pixels_digest(pixels: &[f32]) -> Digest {
     Digest::of_bytes(&bytes)
 }
 
-/// Blocks in which samples are kept: `0..1000`, `1000..10000`, and then ten thousand each, the last cut short.
+/// Blocks in which samples are kept: up to each of [`ENDS`], then ten thousand each, the last cut short.
 ///
 /// A run with more samples finds the blocks of one with fewer, if that ended at the end of a block.
 fn blocks(count: u32) -> Vec<Range<u32>> {
+    let last = ENDS[ENDS.len() - 1];
+    let later = (1..).map(|block: u32| last.saturating_mul(block.saturating_add(1)));
     let mut blocks = Vec::new();
-    let (mut start, mut end) = (0, FIRST_BLOCK);
-    while start < count {
+    let mut start = 0;
+    for end in ENDS.into_iter().chain(later) {
+        if start >= count {
+            break;
+        }
         blocks.push(start..end.min(count));
         start = end;
-        end = if end == FIRST_BLOCK { 10 * FIRST_BLOCK } else { end.saturating_add(10 * FIRST_BLOCK) };
     }
     blocks
 }
@@ -359,12 +363,11 @@ mod tests {
 
     #[test]
     fn blocks_cover_every_sample_once_and_do_not_depend_on_later_ones() {
-        assert_eq!(blocks(200), vec![Range { start: 0, end: 200 }]);
-        assert_eq!(blocks(1_000), vec![Range { start: 0, end: 1_000 }]);
-        assert_eq!(blocks(10_000), [0..1_000, 1_000..10_000]);
-        assert_eq!(blocks(25_000), [0..1_000, 1_000..10_000, 10_000..20_000, 20_000..25_000]);
-        assert_eq!(blocks(100_000)[..3], blocks(20_000));
-        for count in [1, 999, 1_001, 99_999, 100_000] {
+        assert_eq!(blocks(200), [0..100, 100..200]);
+        assert_eq!(blocks(1_000), [0..100, 100..300, 300..1_000]);
+        assert_eq!(blocks(25_000)[4..], [3_000..10_000, 10_000..20_000, 20_000..25_000]);
+        assert_eq!(blocks(100_000)[..6], blocks(20_000));
+        for count in [1, 999, 1_001, 99_999, 100_000, u32::MAX] {
             let blocks = blocks(count);
             assert_eq!(blocks.first().map(|block| block.start), Some(0));
             assert_eq!(blocks.last().map(|block| block.end), Some(count));

@@ -1,0 +1,169 @@
+//! Experiments: a file in, tidy results and a figure out, nothing computed twice.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use retrievalguard_encoder::experiment::Plan;
+
+use crate::sandbox::Sandbox;
+
+fn experiments() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments")
+}
+
+/// Three queries of the drawn catalogue, few samples, the project's own encoder.
+const PLAN: &str = r#"
+title = "A small sweep"
+encoders = "encoders"
+[data]
+catalogue = "products"
+queries = 3
+[[encoder]]
+name = "GDML"
+model = "encoder.onnx"
+[sweep]
+sigma = [0.25]
+samples = [100, 300]
+alpha = [0.01]
+certificates = ["half-space-mean", "half-space"]
+pilot = 40
+gallery_samples = 4
+[figure]
+kind = "certified-recall"
+panels = ["certificate"]
+series = "samples"
+[quick]
+samples = [100]
+"#;
+
+fn sandbox() -> Sandbox {
+    let sandbox = Sandbox::new();
+    let encoder = experiments().join("encoders/products/gdml-0.25");
+    for name in ["encoder.onnx", "encoder.toml"] {
+        sandbox.write(&format!("encoders/{name}"), fs::read(encoder.join(name)).unwrap());
+    }
+    sandbox.write("small.toml", PLAN);
+    sandbox
+}
+
+/// Names of all files below a folder.
+fn files(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { drop(found.insert(path)) }
+    }
+    found
+}
+
+#[test]
+fn a_sweep_gives_the_numbers_of_certify_and_draws_no_sample_twice() {
+    let sandbox = sandbox();
+    let experiment = "experiment small.toml --out out --engine rten";
+    let first = sandbox.run(experiment).succeeds();
+    first.prints(&["half-space-mean", "half-space", "out/figure.svg"]);
+    let summary = sandbox.text("out/summary.csv");
+    let lines: Vec<Vec<&str>> = summary.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines.len(), 1 + 4, "{summary}");
+    assert!(sandbox.bytes("out/figure.png").starts_with(b"\x89PNG"));
+    assert!(sandbox.text("out/figure.svg").contains("A small sweep"));
+
+    // The gallery that was made, the same queries, the same seed: certify must find the same radii.
+    let gallery =
+        fs::read_dir(sandbox.path("experiment-cache/galleries")).unwrap().next().unwrap().unwrap().path();
+    let certify = format!(
+        "certify experiment-cache/pictures/products/queries --every 60 --gallery {} --model encoders/encoder.onnx \
+         --sigma 0.25 --samples 300 --pilot 40 --certificate half-space-mean,half-space --engine rten --out run",
+        gallery.display()
+    );
+    let mut certified = sandbox.run(&certify).succeeds();
+    for name in ["half-space-mean", "half-space"] {
+        let line = lines.iter().find(|line| line[3] == "300" && line[5] == name).unwrap();
+        certified = certified.prints(&[&format!("mean radius over all queries {}", line[11])]);
+    }
+
+    // Another failure probability and another certificate are arithmetic on the samples that are there.
+    let samples = sandbox.path("experiment-cache/samples");
+    let before = files(&samples);
+    let other = PLAN
+        .replace("alpha = [0.01]", "alpha = [0.01, 0.1]")
+        .replace("\"half-space\"]", "\"half-space\", \"vote\"]");
+    sandbox.write("small.toml", other);
+    sandbox.run(experiment).succeeds().prints(&["vote"]);
+    assert_eq!(files(&samples), before);
+    let again = sandbox.text("out/summary.csv");
+    for line in summary.lines() {
+        assert!(again.contains(line), "{line}\n{again}");
+    }
+    sandbox.run(&format!("{experiment} --quick")).succeeds();
+    assert_eq!(files(&samples), before);
+    assert_eq!(sandbox.text("out/summary.csv").lines().count(), 1 + 6);
+}
+
+#[test]
+fn a_sweep_over_given_pictures_keeps_each_from_finding_itself() {
+    let sandbox = sandbox();
+    sandbox.draw("pictures");
+    let experiment = "experiment small.toml --out out --engine rten --data pictures --encoders encoders --queries 2 --quick";
+    sandbox.run(experiment).succeeds();
+    let svg = sandbox.text("out/figure.svg");
+    assert!(svg.contains("--data pictures --encoders encoders --queries 2"), "{svg}");
+    // A picture that finds itself is at distance zero of its own smoothed vector; leave-one-out makes recall honest.
+    let manifest = files(&sandbox.path("experiment-cache/journals"));
+    assert_eq!(manifest.len(), 1);
+    let journal = fs::read_to_string(manifest.first().unwrap()).unwrap();
+    assert!(journal.contains("\"leave_one_out\":true"), "{journal}");
+}
+
+#[test]
+fn a_closed_form_needs_nothing() {
+    let sandbox = Sandbox::new();
+    let file = experiments().join("figure-1.toml");
+    sandbox.run(&format!("experiment {} --out one", file.display())).succeeds();
+    assert_eq!(sandbox.text("one/curves.csv").lines().count(), 202);
+    assert!(sandbox.text("one/figure.svg").contains("Eq. (2)"));
+}
+
+#[test]
+fn files_that_are_no_experiments_are_refused_with_what_is_wrong() {
+    let sandbox = sandbox();
+    let refuse = |text: String, words: &[&str]| {
+        sandbox.write("small.toml", text);
+        drop(sandbox.run("experiment small.toml --out out --engine rten").fails(2, words));
+    };
+    refuse(PLAN.replace("pilot = 40", "pilots = 40"), &["`small.toml` is not usable", "pilots"]);
+    refuse(PLAN.replace("samples = [100, 300]", "samples = []"), &["has no samples"]);
+    refuse(PLAN.replace("samples = [100, 300]", "samples = [0]"), &["`small.toml` is not usable"]);
+    refuse(PLAN.replace("\"encoder.onnx\"", "\"encoder.onnx\"\nsigma = 0.5"), &["no encoder for sigma 0.25"]);
+    let encoder = "[[encoder]]\nname = \"GDML\"\nmodel = \"encoder.onnx\"\n";
+    refuse(PLAN.replace("[sweep]", &format!("{encoder}[sweep]")), &["two encoders called `GDML`"]);
+    refuse(PLAN.replace("\"products\"", "\"clouds\""), &["`clouds` is no subject"]);
+    refuse(PLAN.replace("encoder.onnx", "nobody.onnx"), &["nobody.onnx"]);
+}
+
+#[test]
+fn every_experiment_of_the_project_is_usable_and_its_encoders_are_small() {
+    let mut seen = 0;
+    for entry in fs::read_dir(experiments()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|ending| ending != "toml") {
+            continue;
+        }
+        let plan = Plan::read(&path).unwrap();
+        seen += 1;
+        let Some(sweep) = plan.sweep() else { continue };
+        let most = sweep.samples.iter().map(|count| count.get()).max();
+        assert_eq!(most, Some(100_000), "{}", path.display());
+        assert!(plan.data.as_ref().is_some_and(|data| data.queries >= 20), "{}", path.display());
+        for &sigma in &sweep.sigma {
+            for encoder in plan.encoders_at(sigma) {
+                let model = experiments().join(&plan.encoders).join(&encoder.model);
+                let bytes =
+                    fs::metadata(&model).unwrap_or_else(|error| panic!("{}: {error}", model.display())).len();
+                assert!(bytes < 1_000_000, "{}: {bytes} bytes", model.display());
+            }
+        }
+    }
+    assert_eq!(seen, 7);
+}
