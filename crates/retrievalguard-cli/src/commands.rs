@@ -15,11 +15,13 @@ mod import;
 mod index;
 mod query;
 mod recall;
+mod report;
 mod run_directory;
 #[cfg(feature = "train")]
 mod train;
 
 use std::io::Write;
+use std::path::Path;
 
 use clap::Subcommand;
 
@@ -43,6 +45,8 @@ pub(crate) enum Command {
     Explain(explain::ExplainArgs),
     /// Run a sweep and draw its figure
     Experiment(experiment::ExperimentArgs),
+    /// Write a page about a run: figures, pictures, the statement that is certified
+    Report(report::ReportArgs),
     /// Take over a gallery made elsewhere
     Import(import::ImportArgs),
     /// Write a gallery for other programs
@@ -70,6 +74,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Evaluate(arguments) => evaluate::run(arguments, out),
         Command::Explain(arguments) => explain::run(arguments, out),
         Command::Experiment(arguments) => experiment::run(arguments, out),
+        Command::Report(arguments) => report::run(arguments, out),
         Command::Import(arguments) => import::run(arguments, out),
         Command::Export(arguments) => export::run(arguments, out),
         Command::CheckModel(arguments) => check_model::run(arguments, out),
@@ -78,4 +83,11 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Doctor(arguments) => doctor::run(arguments, out),
         Command::Completions(arguments) => completions::run(arguments, out),
     }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }

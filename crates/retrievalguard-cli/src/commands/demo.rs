@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 
 use super::certify::{print_plan, tell_resumed};
 use super::evaluate::{print_text, summaries, usual_radii};
+use super::quoted;
 use super::run_directory::{Inputs, Tables, log_run, write_tables};
 use crate::arguments::EngineArgs;
 use crate::progress::Progress;
@@ -395,11 +396,4 @@ fn engine(arguments: &DemoArgs) -> String {
         flags.push_str(&format!(" --onnxruntime {}", quoted(library)));
     }
     flags
-}
-
-/// A path as a shell takes it.
-pub(super) fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
-    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }

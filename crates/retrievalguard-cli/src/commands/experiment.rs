@@ -15,7 +15,8 @@ use retrievalguard_report::chart::Figure;
 use retrievalguard_report::experiment::{figure, lipschitz_curves, lipschitz_figure};
 use serde_json::json;
 
-use super::demo::{CATALOGUE_SEED, quoted, spread};
+use super::demo::{CATALOGUE_SEED, spread};
+use super::run_directory::quoted;
 use crate::arguments::{DataArgs, EngineArgs};
 use crate::progress::{Progress, tell};
 

@@ -17,7 +17,7 @@ use retrievalguard_encoder::picture::PictureLimits;
 use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, input_values};
 use retrievalguard_encoder::table::ResultTable;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::arguments::EngineArgs;
 
@@ -32,6 +32,9 @@ const INPUTS_FILE: &str = "inputs.json";
 
 /// The table of a run.
 pub(super) const TABLE_FILE: &str = "certificates.parquet";
+
+/// Times, threads and dates, one line per finished run.
+pub(super) const LOG_FILE: &str = "run-log.jsonl";
 
 /// Which tables are written beside the Parquet file.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +78,7 @@ pub(super) fn log_run(
     report: &CertifyReport,
     started: Instant,
 ) -> anyhow::Result<()> {
-    let path = folder.join("run-log.jsonl");
+    let path = folder.join(LOG_FILE);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let library = request.embedder.report().library.as_ref();
     let line = json!({
@@ -179,6 +182,8 @@ impl Description {
 pub(super) struct RunDirectory {
     pub(super) table: ResultTable,
     pub(super) description: Description,
+    /// The description with everything in it.
+    pub(super) described: Value,
     pub(super) inputs: Inputs,
 }
 
@@ -198,31 +203,38 @@ impl RunDirectory {
             .iter()
             .find(|(key, _)| key == RUN_KEY)
             .with_context(|| format!("`{}` does not say what it was made with", table_path.display()))?;
-        let description = serde_json::from_str(text)
-            .with_context(|| format!("`{}` has no usable description of its run", table_path.display()))?;
+        let unusable = || format!("`{}` has no usable description of its run", table_path.display());
+        let described: Value = serde_json::from_str(text).with_context(unusable)?;
+        let description = Description::deserialize(&described).with_context(unusable)?;
         let inputs_path = folder.join(INPUTS_FILE);
         let text = fs::read(&inputs_path).with_context(|| {
             format!("`{}` cannot be read; the run's command, given again, writes it", inputs_path.display())
         })?;
         let inputs = serde_json::from_slice(&text)
             .with_context(|| format!("`{}` does not say where a run's inputs lay", inputs_path.display()))?;
-        Ok(Self { table, description, inputs })
+        Ok(Self { table, description, described, inputs })
     }
 
     /// The records of the table's queries, in the order of the table.
     pub(super) fn records(&self) -> anyhow::Result<Vec<Record>> {
+        let rows = self.table.rows().iter().zip(self.remaining_records()?);
+        rows.map(|(row, record)| {
+            record.with_context(|| {
+                let queries = self.inputs.queries.display();
+                format!("query `{}` of the run is not in `{queries}` any more", row.identity)
+            })
+        })
+        .collect()
+    }
+
+    /// The same, with none in the place of a query that is gone.
+    pub(super) fn remaining_records(&self) -> anyhow::Result<Vec<Option<Record>>> {
         let Inputs { queries, format, boxes, .. } = &self.inputs;
         let boxes = Boxes::named(boxes).with_context(|| format!("`{boxes}` is no rule for boxes"))?;
         let data = open(queries, format.parse()?, DatasetOptions { boxes })?;
         let mut known: HashMap<String, Record> =
             data.records.into_iter().map(|record| (record.identity.clone(), record)).collect();
-        let rows = self.table.rows().iter();
-        rows.map(|row| {
-            known.remove(&row.identity).with_context(|| {
-                format!("query `{}` of the run is not in `{}` any more", row.identity, queries.display())
-            })
-        })
-        .collect()
+        Ok(self.table.rows().iter().map(|row| known.remove(&row.identity)).collect())
     }
 
     /// The gallery that was searched, and no other.

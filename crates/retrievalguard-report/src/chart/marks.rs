@@ -11,6 +11,9 @@ use super::{Dash, Marks, Panel, Series, theme};
 /// The largest number that is drawn; beyond it, distances overflow.
 const MOST: f64 = 1e300;
 
+/// From so many points on, marks are lighter.
+const MANY: usize = 60;
+
 /// Half the width of a mark.
 const MARK: f64 = 3.4;
 
@@ -128,7 +131,9 @@ pub(super) fn draw_series(series: &Series, x: &Placed, y: &Placed) -> Markup {
             }
             @let marks = marks(series, x, y);
             @if !marks.is_empty() {
-                path class=(theme::fill(series.colour)) fill-opacity="0.8" d=(marks) {}
+                // One path would cover overlaps once; many marks are light enough to see where they crowd.
+                @let opacity = if series.points.len() > MANY { "0.55" } else { "0.85" };
+                path class=(theme::fill(series.colour)) fill-opacity=(opacity) d=(marks) {}
             }
         }
     }

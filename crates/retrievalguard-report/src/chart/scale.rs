@@ -23,7 +23,7 @@ enum Kind {
 }
 
 /// Room that a number on an axis needs, in multiples of the size of its letters.
-const TICK_ROOM: (f64, f64) = (5.5, 3.2);
+const TICK_ROOM: (f64, f64) = (5.0, 2.5);
 
 /// Which way an axis runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Placed {
             Direction::Vertical => TICK_ROOM.1,
         };
         let values = values.filter(|value| value.is_finite());
-        let wanted = ((to - from).abs() / (room * letters)).floor().clamp(2.0, 10.0) as usize;
+        let wanted = ((to - from).abs() / (room * letters)).floor().clamp(2.0, 7.0) as usize;
         match &axis.scale {
             Scale::Names(names) => {
                 let last = names.len().max(1) as f64 - 0.5;

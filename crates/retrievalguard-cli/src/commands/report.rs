@@ -1,0 +1,304 @@
+//! `retrievalguard report`: a run in, one page and its figures out.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use retrievalguard::SampleCount;
+use retrievalguard::certificate::Radius;
+use retrievalguard::gallery::Metric;
+use retrievalguard::storage::atomic::{self, WriteError};
+use retrievalguard::storage::manifest::{GalleryDirectory, SeedRecord};
+use retrievalguard_encoder::contract::Contract;
+use retrievalguard_encoder::dataset::Record;
+use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
+use retrievalguard_encoder::pipeline::input_values;
+use retrievalguard_encoder::table::ResultRow;
+use retrievalguard_report::attack::Attack;
+use retrievalguard_report::picture::Thumbnail;
+use retrievalguard_report::report::{CommandLine, Facts, GalleryFacts, Report, RowPictures, headline};
+use serde_json::Value;
+
+use super::quoted;
+use super::run_directory::{LOG_FILE, RunDirectory};
+use crate::progress::tell;
+
+/// What attacks leave in a run's directory.
+const ATTACK_FILE: &str = "attack.json";
+
+/// Pixels of a PNG per unit of a figure.
+const SCALE: f32 = 2.0;
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    after_help = "Example: retrievalguard report retrievalguard-demo/certificates\n\n\
+        The page needs no network; the figures lie in RUN/figures as SVG and PNG."
+)]
+pub(crate) struct ReportArgs {
+    /// The run, as written by `retrievalguard certify` or `retrievalguard demo`
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// The page to write; report.html in the run's directory by default
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// How many queries are listed with their pictures
+    #[arg(long, default_value = "500", value_name = "N")]
+    most: NonZeroUsize,
+}
+
+pub(super) fn run(arguments: &ReportArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let folder = &arguments.run;
+    let run = RunDirectory::open(folder)?;
+    let attack = read_attack(folder)?;
+    let mut notes = Vec::new();
+    let gallery = available(run.gallery(), "Items of the gallery are shown without pictures", &mut notes);
+    let contract = available(contract(&run), "Changed pictures are not shown", &mut notes);
+    let records = available(run.remaining_records(), "Queries are shown without pictures", &mut notes);
+    let album = Album {
+        run: &run,
+        gallery: gallery.as_ref(),
+        contract: contract.as_ref(),
+        records: records.as_deref(),
+    };
+    let (pictures, missing) = album.pictures(arguments.most.get());
+    if missing > 0 {
+        notes.push(format!("{missing} pictures could not be read any more; their places are marked."));
+    }
+    let report = Report {
+        name: folder.display().to_string(),
+        table: &run.table,
+        facts: facts(&run, finished(folder), gallery.as_ref(), contract.as_ref()),
+        pictures,
+        commands: commands(arguments, &run, gallery.as_ref()),
+        attack: attack.as_ref(),
+        notes,
+    };
+    let html = report.html()?;
+    let path = arguments.out.clone().unwrap_or_else(|| folder.join("report.html"));
+    let figures = folder.join("figures");
+    fs::create_dir_all(&figures).map_err(|error| WriteError::new(&figures, error))?;
+    for figure in report.figures()? {
+        atomic::write(&figures.join(format!("{}.svg", figure.name)), figure.figure.svg().as_bytes())?;
+        atomic::write(&figures.join(format!("{}.png", figure.name)), &figure.figure.png(SCALE)?)?;
+    }
+    atomic::write(&path, html.as_bytes())?;
+    for note in &report.notes {
+        tell(format_args!("note: {note}"));
+    }
+    writeln!(out, "{}", path.display())?;
+    Ok(())
+}
+
+/// What is still there; otherwise the page says what is missing and why.
+fn available<T>(found: anyhow::Result<T>, consequence: &str, notes: &mut Vec<String>) -> Option<T> {
+    found.map_err(|error| notes.push(format!("{consequence}: {error:#}."))).ok()
+}
+
+fn read_attack(folder: &Path) -> anyhow::Result<Option<Attack>> {
+    let path = folder.join(ATTACK_FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = fs::read(&path).with_context(|| format!("`{}` cannot be read", path.display()))?;
+    let attack = serde_json::from_slice(&text)
+        .with_context(|| format!("`{}` does not say what attacks found", path.display()))?;
+    Ok(Some(attack))
+}
+
+/// The contract that the queries were prepared by, and no other.
+fn contract(run: &RunDirectory) -> anyhow::Result<Contract> {
+    let model = &run.inputs.model;
+    let contract = match &run.inputs.contract {
+        Some(path) => Contract::read(path)?,
+        None => Contract::for_model(model)?,
+    };
+    let (found, wanted) = (contract.hash(), &run.description.contract);
+    if found != *wanted {
+        bail!("the contract of `{}` has changed since the run: {found}, wanted {wanted}", model.display());
+    }
+    Ok(contract)
+}
+
+/// Where the pictures of a run are.
+struct Album<'a> {
+    run: &'a RunDirectory,
+    gallery: Option<&'a GalleryDirectory>,
+    contract: Option<&'a Contract>,
+    records: Option<&'a [Option<Record>]>,
+}
+
+impl Album<'_> {
+    /// Pictures of the first `most` rows, and how many could not be read.
+    fn pictures(&self, most: usize) -> (Vec<RowPictures>, usize) {
+        let mut missing = 0;
+        let mut known: HashMap<&str, Option<Thumbnail>> = HashMap::new();
+        let mut pictures = Vec::new();
+        for (place, row) in self.run.table.rows().iter().take(most).enumerate() {
+            let mut shown = RowPictures::default();
+            if let Some(records) = self.records {
+                if let Some(record) = &records[place] {
+                    (shown.query, shown.perturbed) = self.query(record, row);
+                }
+                missing += usize::from(shown.query.is_none());
+            }
+            let wrong = row.nearest_wrong.as_ref().map(|item| item.identity.as_str());
+            let items =
+                [(Some(row.retrieved.as_str()), &mut shown.retrieved), (wrong, &mut shown.nearest_wrong)];
+            for (identity, place) in items {
+                let (Some(identity), Some(gallery)) = (identity, self.gallery) else { continue };
+                // The same item answers many queries.
+                let thumbnail = known.entry(identity).or_insert_with(|| {
+                    let thumbnail = self.item(gallery, identity);
+                    missing += usize::from(thumbnail.is_none());
+                    thumbnail
+                });
+                place.clone_from(thumbnail);
+            }
+            pictures.push(shown);
+        }
+        (pictures, missing)
+    }
+
+    /// The query, and what it looks like after a change of the certified size.
+    fn query(&self, record: &Record, row: &ResultRow) -> (Option<Thumbnail>, Option<Thumbnail>) {
+        let Ok(picture) = record.read(&PictureLimits::default()) else { return (None, None) };
+        let radius = headline(&self.run.table).and_then(|name| row.certificates[&name].verdict.radius());
+        let perturbed = match (self.contract, radius) {
+            (Some(contract), Some(Radius::Finite(radius))) => {
+                self.perturbed(contract, record, &picture, radius).ok()
+            }
+            _ => None,
+        };
+        (Thumbnail::new(&record.identity, &picture).ok(), perturbed)
+    }
+
+    fn perturbed(
+        &self,
+        contract: &Contract,
+        record: &Record,
+        picture: &RgbPicture,
+        radius: f64,
+    ) -> anyhow::Result<Thumbnail> {
+        let prepared = contract.preparation().apply(&record.identity, picture)?;
+        let values = input_values(contract, &record.identity, prepared)?;
+        Ok(Thumbnail::perturbed(&record.identity, &values, contract, radius, self.run.description.seed)?)
+    }
+
+    fn item(&self, gallery: &GalleryDirectory, identity: &str) -> Option<Thumbnail> {
+        let row = *gallery.gallery.rows_of(identity).first()?;
+        let path = gallery.paths.get(row)?.as_ref()?;
+        // A relative path holds where the gallery was made, which is nearly always where the run was.
+        let places = [self.run.inputs.directory.join(path), PathBuf::from(path)];
+        let path = places.iter().find(|path| path.is_file())?;
+        let picture = RgbPicture::from_path(path, &PictureLimits::default()).ok()?;
+        Thumbnail::new(identity, &picture).ok()
+    }
+}
+
+/// When the run was finished last, if its log says so.
+fn finished(folder: &Path) -> Option<u64> {
+    let text = fs::read_to_string(folder.join(LOG_FILE)).ok()?;
+    let line: Value = serde_json::from_str(text.lines().last()?).ok()?;
+    line["finished_unix_seconds"].as_u64()
+}
+
+fn facts(
+    run: &RunDirectory,
+    finished: Option<u64>,
+    gallery: Option<&GalleryDirectory>,
+    contract: Option<&Contract>,
+) -> Facts {
+    let description = &run.description;
+    let word = |key: &str| run.described[key].as_str().unwrap_or("unknown").to_owned();
+    let digests = [
+        ("model", "model"),
+        ("contract", "contract"),
+        ("gallery vectors", "gallery_vectors"),
+        ("gallery items", "gallery_items"),
+        ("queries", "queries"),
+        ("rows that queries did not see", "excluded_rows"),
+    ];
+    Facts {
+        alpha: description.alpha,
+        pilot: description.pilot,
+        samples: description.samples,
+        target_radius: description.target_radius,
+        seed: word("seed"),
+        engine: description.engine.clone(),
+        tool: word("tool"),
+        finished,
+        digests: digests.map(|(name, key)| (name.to_owned(), word(key))).to_vec(),
+        gallery: gallery.map(|stored| GalleryFacts {
+            items: stored.manifest.items,
+            dimension: stored.manifest.dimension,
+            norm_bound: stored.manifest.provenance.norm_bound,
+            samples: stored
+                .manifest
+                .provenance
+                .samples
+                .and_then(|count| SampleCount::new(u64::from(count)).ok()),
+        }),
+        input: contract.map(Contract::picture_shape),
+    }
+}
+
+/// What to type to have all of it again.
+fn commands(
+    arguments: &ReportArgs,
+    run: &RunDirectory,
+    gallery: Option<&GalleryDirectory>,
+) -> Vec<CommandLine> {
+    let inputs = &run.inputs;
+    let mut commands = Vec::new();
+    let given: Vec<String> = inputs.command.iter().map(|word| quoted(Path::new(word))).collect();
+    let demo = inputs.command.get(1).is_some_and(|word| word == "demo");
+    // A demo makes its own gallery.
+    if let Some(line) = gallery.filter(|_| !demo).and_then(|gallery| index_command(run, gallery)) {
+        commands.push(CommandLine { purpose: "The gallery:".to_owned(), line });
+    }
+    commands.push(CommandLine {
+        purpose: if demo {
+            "Everything, as it was given:"
+        } else {
+            "The certificates, as the command was given:"
+        }
+        .to_owned(),
+        line: format!("cd {} && {}", quoted(&inputs.directory), given.join(" ")),
+    });
+    commands.push(CommandLine {
+        purpose: "This page and its figures:".to_owned(),
+        line: format!("retrievalguard report {}", quoted(&arguments.run)),
+    });
+    commands
+}
+
+/// The command that makes the gallery, if the gallery knows enough of its making.
+fn index_command(run: &RunDirectory, gallery: &GalleryDirectory) -> Option<String> {
+    let provenance = &gallery.manifest.provenance;
+    let (sigma, samples) = (provenance.sigma?, provenance.samples?);
+    let Some(SeedRecord::Fixed(seed)) = provenance.seed else { return None };
+    // A picture of a folder of folders lies at its identity below the folder.
+    let roots = gallery.paths.iter().enumerate().map(|(row, path)| {
+        let root = path.as_ref()?.strip_suffix(gallery.gallery.identity(row))?;
+        Some(root.trim_end_matches('/'))
+    });
+    let mut roots = roots.collect::<Option<Vec<&str>>>()?;
+    roots.dedup();
+    let [root] = roots.as_slice() else { return None };
+    let pictures = if root.is_empty() { "." } else { root };
+    let contract = run.inputs.contract.as_ref().map(|path| format!(" --contract {}", quoted(path)));
+    Some(format!(
+        "cd {} && retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{} --gallery {}",
+        quoted(&run.inputs.directory),
+        quoted(Path::new(pictures)),
+        quoted(&run.inputs.model),
+        contract.unwrap_or_default(),
+        String::from(seed),
+        if gallery.manifest.metric == Metric::Cosine { " --cosine" } else { "" },
+        quoted(&run.inputs.gallery),
+    ))
+}

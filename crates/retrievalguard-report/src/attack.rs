@@ -1,0 +1,164 @@
+//! What attacks on a run found: `attack.json`.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A run's attacks.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Attack {
+    /// The certificate whose radii were attacked.
+    pub certificate: String,
+    /// Failure probability of a certificate.
+    pub alpha: f64,
+    /// Probability that a perturbation is wrongly judged to break the smoothed retriever.
+    pub judge_alpha: f64,
+    /// Sizes of the perturbations, as multiples of a query's certified radius.
+    pub factors: Vec<f64>,
+    /// What the attack knew.
+    pub mode: Mode,
+    /// What the attack was allowed.
+    pub budget: BTreeMap<String, Value>,
+    /// What it found.
+    pub queries: Vec<AttackedQuery>,
+}
+
+/// What an attack knew of the encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Its gradients.
+    WhiteBox,
+    /// Its outputs alone.
+    BlackBox,
+}
+
+/// One query under attack.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct AttackedQuery {
+    /// Name of the query.
+    pub identity: String,
+    /// Its certified radius.
+    pub radius: f64,
+    /// Attacks on the smoothed retriever.
+    pub smoothed: Vec<Attempt>,
+    /// Norm of the smallest perturbation that broke the smoothed retriever.
+    pub smallest_break: Option<f64>,
+    /// Whether the plain retriever was right before the attack.
+    pub plain_right: bool,
+    /// Attacks on the encoder without smoothing.
+    pub plain: Vec<Attempt>,
+    /// Norm of the smallest perturbation that broke it.
+    pub plain_smallest_break: Option<f64>,
+}
+
+/// One perturbation.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub struct Attempt {
+    /// Its size as a multiple of the radius.
+    pub factor: f64,
+    /// Its l2 norm.
+    pub norm: f64,
+    /// What came of it.
+    pub outcome: AttemptOutcome,
+}
+
+/// What came of a perturbation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AttemptOutcome {
+    /// The retrieval stayed right.
+    Held,
+    /// It did not.
+    Broken,
+    /// The judging samples cannot tell.
+    Undecided,
+}
+
+/// What came of all perturbations of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Retrievals that stayed right.
+    pub held: usize,
+    /// Retrievals that did not.
+    pub broken: usize,
+    /// Cases that cannot be told.
+    pub undecided: usize,
+}
+
+impl Tally {
+    fn of<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> Self {
+        let mut tally = Self::default();
+        for attempt in attempts {
+            match attempt.outcome {
+                AttemptOutcome::Held => tally.held += 1,
+                AttemptOutcome::Broken => tally.broken += 1,
+                AttemptOutcome::Undecided => tally.undecided += 1,
+            }
+        }
+        tally
+    }
+
+    /// All cases.
+    pub fn all(self) -> usize {
+        self.held + self.broken + self.undecided
+    }
+}
+
+impl Attack {
+    /// What came of the attacks on the smoothed retriever at a factor.
+    pub fn smoothed(&self, factor: f64) -> Tally {
+        let attempts = self.queries.iter().flat_map(|query| &query.smoothed);
+        Tally::of(attempts.filter(|attempt| same(attempt.factor, factor)))
+    }
+
+    /// What came of the attacks on the plain retriever at a factor, where it was right before.
+    pub fn plain(&self, factor: f64) -> Tally {
+        let right = self.queries.iter().filter(|query| query.plain_right);
+        Tally::of(right.flat_map(|query| &query.plain).filter(|attempt| same(attempt.factor, factor)))
+    }
+
+    /// How many certified radii were broken from inside.
+    pub fn broken_inside(&self) -> usize {
+        let inside = |query: &&AttackedQuery| {
+            let attempts = query.smoothed.iter();
+            attempts.clone().any(|attempt| attempt.outcome == AttemptOutcome::Broken && attempt.factor < 1.0)
+        };
+        self.queries.iter().filter(inside).count()
+    }
+}
+
+/// Factors come from one list, so they differ by more than rounding or not at all.
+fn same(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 1e-9 * other.abs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"{"certificate": "half-space", "alpha": 0.01, "judge_alpha": 0.001, "factors": [0.5, 2],
+        "mode": "white-box", "budget": {"steps": 20, "restarts": 2},
+        "queries": [
+          {"identity": "a", "radius": 0.3, "smallest_break": 0.6, "plain_right": true, "plain_smallest_break": 0.15,
+           "smoothed": [{"factor": 0.5, "norm": 0.15, "outcome": "held"}, {"factor": 2, "norm": 0.6, "outcome": "broken"}],
+           "plain": [{"factor": 0.5, "norm": 0.15, "outcome": "broken"}]},
+          {"identity": "b", "radius": 0.2, "smallest_break": null, "plain_right": false, "plain_smallest_break": null,
+           "smoothed": [{"factor": 0.5, "norm": 0.1, "outcome": "undecided"}],
+           "plain": [{"factor": 0.5, "norm": 0.1, "outcome": "broken"}]}]}"#;
+
+    #[test]
+    fn a_query_that_was_never_right_is_no_success_of_the_attack() {
+        let attack: Attack = serde_json::from_str(TEXT).unwrap();
+        assert_eq!(attack.plain(0.5), Tally { broken: 1, ..Tally::default() });
+        assert_eq!(attack.smoothed(0.5), Tally { held: 1, undecided: 1, broken: 0 });
+        assert_eq!((attack.smoothed(2.0).broken, attack.broken_inside()), (1, 0));
+    }
+
+    #[test]
+    fn a_break_below_the_radius_is_counted() {
+        let text = TEXT.replacen("\"held\"", "\"broken\"", 1);
+        assert_eq!(serde_json::from_str::<Attack>(&text).unwrap().broken_inside(), 1);
+    }
+}

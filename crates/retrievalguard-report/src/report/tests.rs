@@ -1,0 +1,160 @@
+use std::collections::BTreeMap;
+
+use retrievalguard::Sigma;
+use retrievalguard::certificate::{Radius, Verdict};
+use retrievalguard_encoder::picture::RgbPicture;
+use retrievalguard_encoder::table::{Cell, ResultRow, WrongItem};
+
+use super::*;
+
+const HOSTILE: &str = "<img src=x onerror=alert(1)> & \"quotes\" 'too'";
+
+fn table(rows: usize, certificates: &[CertificateName]) -> ResultTable {
+    let row = |number: usize| {
+        let verdict = match number % 5 {
+            0 => Verdict::Misretrieved,
+            1 => Verdict::Abstained,
+            2 if number == 2 => Verdict::Certified { radius: Radius::Unbounded },
+            _ => Verdict::Certified { radius: Radius::Finite(0.1 + number as f64 * 0.003) },
+        };
+        ResultRow {
+            identity: format!("{HOSTILE}/{number}.png"),
+            label: HOSTILE.to_owned(),
+            retrieved: "item".to_owned(),
+            retrieved_label: if number % 5 == 0 { "other".to_owned() } else { HOSTILE.to_owned() },
+            nearest_wrong: (number % 2 == 0)
+                .then(|| WrongItem { identity: "wrong".to_owned(), label: "wrong".to_owned() }),
+            certificates: certificates.iter().map(|&name| (name, Cell { verdict, samples: 1_000 })).collect(),
+        }
+    };
+    ResultTable::new(Sigma::new(0.25).unwrap(), certificates.to_vec(), (0..rows).map(row).collect()).unwrap()
+}
+
+fn facts() -> Facts {
+    Facts {
+        alpha: Alpha::new(0.01).unwrap(),
+        pilot: SampleCount::new(200).unwrap(),
+        samples: SampleCount::new(1_000).unwrap(),
+        target_radius: None,
+        seed: "7".to_owned(),
+        engine: HOSTILE.to_owned(),
+        tool: "0.1.0".to_owned(),
+        finished: Some(1_794_797_415),
+        digests: vec![("model".to_owned(), "c796bc19".to_owned())],
+        gallery: Some(GalleryFacts { items: 300, dimension: 64, norm_bound: NormBound::UNIT, samples: None }),
+        input: Some([3, 32, 32]),
+    }
+}
+
+fn report(table: &ResultTable, listed: usize) -> Report<'_> {
+    let picture = RgbPicture::new("p", 30, 20, vec![99; 1_800]).unwrap();
+    let shown = Thumbnail::new("p", &picture).ok();
+    let pictures = RowPictures { query: shown.clone(), retrieved: shown, ..RowPictures::default() };
+    Report {
+        name: HOSTILE.to_owned(),
+        table,
+        facts: facts(),
+        pictures: vec![pictures; listed],
+        commands: vec![CommandLine { purpose: "Again:".to_owned(), line: HOSTILE.to_owned() }],
+        attack: None,
+        notes: vec![],
+    }
+}
+
+#[test]
+fn nothing_hostile_becomes_markup_and_nothing_is_fetched() {
+    let table = table(20, &CertificateName::ALL);
+    let mut report = report(&table, 20);
+    report.notes.push(HOSTILE.to_owned());
+    let html = report.html().unwrap();
+    assert!(!html.contains("<img src=x") && html.contains("&lt;img src=x onerror=alert(1)&gt; &amp; &quot;"));
+    assert!(html.contains("default-src 'none'"));
+    let outside = html.replace("http://www.w3.org/2000/svg", "");
+    assert!(!outside.contains("http:") && !outside.contains("https:"), "an address");
+    for word in ["<link rel=\"stylesheet", "@import", "url(", "<iframe", " src=\"/", "<object"] {
+        assert!(!outside.contains(word), "{word}");
+    }
+    assert_eq!(html.matches("<script").count(), 1);
+}
+
+#[test]
+fn a_page_says_what_is_certified_with_its_numbers() {
+    let table = table(20, &[CertificateName::HalfSpace]);
+    let html = report(&table, 20).html().unwrap();
+    for words in [
+        "at most α = 0.01.",
+        "σ = 0.25",
+        "among 20 at most 0.2 wrong certificates",
+        "except with probability at most 0.2",
+        "32 × 32 pixels, 3 channels",
+        "2026-11-16 02:50 UTC",
+        "What is not claimed",
+        "unbounded",
+        "misretrieved",
+        "could not be read",
+    ] {
+        assert!(html.contains(words), "{words}");
+    }
+    assert!(!html.contains("largest of several"), "there is one certificate");
+}
+
+#[test]
+fn a_large_table_is_cut_and_the_page_says_so() {
+    let table = table(150, &[CertificateName::HalfSpace]);
+    let html = report(&table, 3).html().unwrap();
+    assert!(html.contains("The first 3 of 150 queries"));
+    assert_eq!(html.matches("<tr role=\"row\">").count(), 1 + 3);
+    assert!(html.contains("That all of them hold at once is not claimed"));
+}
+
+#[test]
+fn every_figure_is_there_in_both_shapes_and_the_bracket_with_an_attack() {
+    let table = table(40, &CertificateName::ALL);
+    let mut report = report(&table, 40);
+    let names = |report: &Report<'_>| -> Vec<&str> {
+        report.figures().unwrap().iter().map(|figure| figure.name).collect()
+    };
+    let usual = ["certified-recall", "radius-histogram", "radius-against-samples", "verdicts"];
+    assert_eq!(names(&report), usual);
+    assert_eq!(report.html().unwrap().matches("role=\"img\" viewBox").count(), 8);
+    let attack = Attack {
+        certificate: "half-space".to_owned(),
+        alpha: 0.01,
+        judge_alpha: 0.001,
+        factors: vec![0.5],
+        mode: crate::attack::Mode::BlackBox,
+        budget: BTreeMap::from([("encoder_calls".to_owned(), 12_345.into())]),
+        queries: vec![],
+    };
+    report.attack = Some(&attack);
+    assert_eq!(names(&report).last(), Some(&"bracket"));
+    let html = report.html().unwrap();
+    assert!(html.contains("No attack changed an answer") && html.contains("encoder calls 12,345"));
+}
+
+#[test]
+fn runs_with_nothing_to_show_still_have_a_page() {
+    let nobody = ResultTable::new(Sigma::new(0.25).unwrap(), vec![CertificateName::Paper], vec![]).unwrap();
+    assert!(matches!(report(&nobody, 0).html(), Err(ReportError::Evaluation(_))));
+    let none = ResultTable::new(Sigma::new(0.25).unwrap(), vec![], vec![]).unwrap();
+    assert!(matches!(report(&none, 0).html(), Err(ReportError::NoCertificates)));
+    // One query, misretrieved; nothing is known of the gallery or the encoder.
+    let one = table(1, &[CertificateName::Vote]);
+    let mut report = report(&one, 1);
+    (report.facts.gallery, report.facts.input, report.facts.finished) = (None, None, None);
+    let html = report.html().unwrap();
+    assert!(html.contains("nothing to show") && html.contains("wins the vote"));
+}
+
+#[test]
+fn seconds_become_dates() {
+    for (seconds, expected) in [
+        (0, "1970-01-01 00:00 UTC"),
+        (951_827_640, "2000-02-29 12:34 UTC"),
+        (1_794_797_415, "2026-11-16 02:50 UTC"),
+        (4_107_542_399, "2100-02-28 23:59 UTC"),
+    ] {
+        assert_eq!(date(seconds), expected);
+    }
+    assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+}
