@@ -13,6 +13,7 @@ mod commands;
 mod demo;
 mod experiment;
 mod outputs;
+mod report;
 mod same_bytes;
 mod samples_file;
 mod sandbox;
