@@ -1,6 +1,7 @@
 //! The page about a run: complete, the same bytes each time, and looked at in a browser.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -95,7 +96,8 @@ fn browser(test: &str) -> Option<PathBuf> {
     };
     let required = std::env::var_os("RETRIEVALGUARD_REQUIRE_BROWSER").is_some_and(|value| value == "1");
     assert!(!required, "{test}: {missing}, and RETRIEVALGUARD_REQUIRE_BROWSER is 1");
-    println!("skipped: {test}: {missing} (1 test not run)");
+    let line = format!("skipped: {test}: {missing} (1 test not run)\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
     None
 }
 

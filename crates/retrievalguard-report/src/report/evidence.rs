@@ -23,8 +23,7 @@ pub(super) fn bracket(prepared: &Prepared<'_>, attack: &Attack) -> NamedFigure {
         Series::new("smallest attack that broke it", 1, ranked(|query| query.smallest_break))
             .marks(Marks::Points),
         Series::new("largest attack that it held, none broke it", 6, ranked(held)).marks(Marks::Points),
-        Series::new("smallest attack on the encoder without smoothing", 3, ranked(plain))
-            .marks(Marks::Points),
+        Series::new("smallest attack without smoothing", 3, ranked(plain)).marks(Marks::Points),
     ];
     series.retain(|series| !series.points.is_empty());
     // Room around the marks, which would otherwise lie on the axes.

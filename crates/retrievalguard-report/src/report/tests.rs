@@ -21,8 +21,9 @@ fn table(rows: usize, certificates: &[CertificateName]) -> ResultTable {
             identity: format!("{HOSTILE}/{number}.png"),
             label: HOSTILE.to_owned(),
             retrieved: "item".to_owned(),
-            retrieved_label: if number % 5 == 0 { "other".to_owned() } else { HOSTILE.to_owned() },
-            nearest_wrong: (number % 2 == 0)
+            retrieved_label: if number.is_multiple_of(5) { "other".to_owned() } else { HOSTILE.to_owned() },
+            nearest_wrong: number
+                .is_multiple_of(2)
                 .then(|| WrongItem { identity: "wrong".to_owned(), label: "wrong".to_owned() }),
             certificates: certificates.iter().map(|&name| (name, Cell { verdict, samples: 1_000 })).collect(),
         }
