@@ -7,6 +7,7 @@ use retrievalguard_encoder::experiment::{
 };
 
 use crate::chart::{Axis, Dash, Figure, Marks, Panel, Series};
+use crate::report::in_thousands;
 
 /// Points of a closed-form curve.
 const RESOLUTION: u32 = 200;
@@ -147,21 +148,9 @@ fn named_series(factor: Factor, value: &str) -> String {
         Factor::Encoder | Factor::Certificate => value.to_owned(),
         Factor::Dimension => format!("k = {value}"),
         Factor::Sigma => format!("σ = {value}"),
-        Factor::Samples => format!("n = {}", with_commas(value)),
+        Factor::Samples => format!("n = {}", value.parse().map_or_else(|_| value.to_owned(), in_thousands)),
         Factor::Alpha => format!("α = {value}"),
     }
-}
-
-/// `100000` as `100,000`.
-fn with_commas(digits: &str) -> String {
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

@@ -188,7 +188,7 @@ fn date(seconds: u64) -> String {
 }
 
 /// `1234567` as `1,234,567`.
-fn grouped(count: u64) -> String {
+pub(crate) fn in_thousands(count: u64) -> String {
     let digits = count.to_string();
     let mut shown = String::new();
     for (place, digit) in digits.chars().enumerate() {

@@ -344,9 +344,12 @@ fn show(
     ]
     .map(|path| quoted(path));
     let picture = quoted(&places.part(Part::Queries).join(&queries[0].identity));
+    let run = quoted(&places.certificates);
     let with =
         format!("--gallery {gallery} --model {model} --sigma {}{}", arguments.sigma, engine(arguments));
     writeln!(out, "\ntry next")?;
+    writeln!(out, "  {program} report {run}")?;
+    writeln!(out, "  {program} explain {} --run {run}{}", queries[0].identity, engine(arguments))?;
     writeln!(out, "  {program} query {picture} {with}")?;
     writeln!(out, "  {program} evaluate {table} --radii 0,0.1,0.2,0.4")?;
     writeln!(

@@ -16,7 +16,7 @@ use retrievalguard_report::experiment::{figure, lipschitz_curves, lipschitz_figu
 use serde_json::json;
 
 use super::demo::{CATALOGUE_SEED, spread};
-use super::run_directory::quoted;
+use super::quoted;
 use crate::arguments::{DataArgs, EngineArgs};
 use crate::progress::{Progress, tell};
 

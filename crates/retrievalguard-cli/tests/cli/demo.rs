@@ -39,6 +39,8 @@ fn a_demo_shows_every_certificate_and_continues_to_the_same_bytes() {
     let of = |name: &str| *commands.iter().find(|line| line.starts_with(name)).expect(name);
     sandbox.run(&format!("{} --samples 100", of("query"))).succeeds();
     sandbox.run(of("evaluate")).succeeds();
+    sandbox.run(of("report")).succeeds();
+    sandbox.run(of("explain")).succeeds();
     sandbox.run(&format!("{} --limit 1", of("certify"))).succeeds();
 
     // A certificate explains itself from the run alone, and only while the run's inputs are what they were.

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::figures::{RADIUS, figure};
-use super::{NamedFigure, Prepared, grouped};
+use super::{NamedFigure, Prepared, in_thousands};
 use crate::attack::{Attack, AttackedQuery, AttemptOutcome, Mode, Tally};
 use crate::chart::{Axis, Marks, Panel, Series};
 
@@ -69,7 +69,7 @@ pub(super) fn section(attack: &Attack) -> Markup {
                 p {
                     @if broken == 0 {
                         strong { "No attack changed an answer inside its certified radius (" (attack.certificate) "), " }
-                        "in " (grouped(attack.queries.len() as u64)) " attacked queries."
+                        "in " (in_thousands(attack.queries.len() as u64)) " attacked queries."
                     } @else {
                         strong.bad {
                             (broken) " of " (attack.queries.len())
@@ -116,7 +116,7 @@ pub(super) fn section(attack: &Attack) -> Markup {
                     @for (place, (name, amount)) in attack.budget.iter().enumerate() {
                         @if place > 0 { ", " }
                         (name.replace('_', " ")) " "
-                        (amount.as_u64().map_or_else(|| amount.to_string(), grouped))
+                        (amount.as_u64().map_or_else(|| amount.to_string(), in_thousands))
                     }
                     "."
                 }

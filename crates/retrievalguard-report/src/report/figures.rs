@@ -5,7 +5,7 @@ use retrievalguard::evaluation::Summary;
 use retrievalguard::planner::Ceiling;
 use retrievalguard::{SampleCount, certificate::round_down};
 
-use super::{NamedFigure, Prepared, date, evidence, grouped};
+use super::{NamedFigure, Prepared, date, evidence, in_thousands};
 use crate::chart::{Axis, Dash, Figure, Marks, Panel, Series};
 
 /// Steps of a curve that one can tell apart.
@@ -132,7 +132,7 @@ fn histogram(prepared: &Prepared<'_>) -> NamedFigure {
     let summary = prepared.summary();
     let mut caption = format!(
         "Radii of the {} queries that {} certifies, in bins of {width}",
-        grouped(radii.len() as u64),
+        in_thousands(radii.len() as u64),
         prepared.headline
     );
     if let Some(median) = radii.get((radii.len().max(1) - 1) / 2) {
@@ -140,7 +140,7 @@ fn histogram(prepared: &Prepared<'_>) -> NamedFigure {
     }
     caption.push_str(&format!(
         ". The other {} have no radius",
-        grouped(u64::from(summary.rejected.count + summary.misretrieved.count))
+        in_thousands(u64::from(summary.rejected.count + summary.misretrieved.count))
     ));
     if summary.unbounded > 0 {
         caption.push_str(&format!(", {} have an unbounded one", summary.unbounded));
@@ -198,7 +198,7 @@ fn samples(prepared: &Prepared<'_>) -> NamedFigure {
     } else {
         format!(
             "Every query drew {} samples; its radius is a mark above that number.",
-            grouped(u64::from(most))
+            in_thousands(u64::from(most))
         )
     };
     if bounded {

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use retrievalguard::certificate::{CertificateName, Radius, Verdict, round_down};
 use retrievalguard_encoder::table::{Cell, ResultRow};
 
-use super::{Prepared, RowPictures, grouped};
+use super::{Prepared, RowPictures, in_thousands};
 use crate::picture::Thumbnail;
 
 /// The section of the page.
@@ -21,10 +21,10 @@ pub(super) fn section(prepared: &Prepared<'_>) -> Markup {
             div.prose {
                 p {
                     @if listed < rows.len() {
-                        "The first " (grouped(listed as u64)) " of " (grouped(rows.len() as u64))
+                        "The first " (in_thousands(listed as u64)) " of " (in_thousands(rows.len() as u64))
                         " queries; " code { "certificates.parquet" } " has them all, and " code { "--most" } " lists more. "
                     } @else {
-                        "All " (grouped(listed as u64)) " queries. "
+                        "All " (in_thousands(listed as u64)) " queries. "
                     }
                     "A number is a certified radius (l2, pixels in [0, 1], rounded down). A heading sorts the table."
                 }
@@ -98,7 +98,7 @@ fn query(prepared: &Prepared<'_>, row: &ResultRow, pictures: &RowPictures, varie
                 } @else { div.placeholder.none { "no radius" } }
             }
             @for (&name, &cell) in &row.certificates { (verdict(prepared, name, cell)) }
-            @if varied { td.number role="cell" data-label="samples" data-sort=(cell.samples) { (grouped(u64::from(cell.samples))) } }
+            @if varied { td.number role="cell" data-label="samples" data-sort=(cell.samples) { (in_thousands(u64::from(cell.samples))) } }
         }
     }
 }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use retrievalguard::certificate::{CertificateName, Radius, round_down};
 use retrievalguard::evaluation::{Guarantee, Share};
 
-use super::{Prepared, date, grouped};
+use super::{Prepared, date, in_thousands};
 
 /// A share as a percentage.
 fn percent(share: f64) -> String {
@@ -20,7 +20,7 @@ pub(super) fn headline(prepared: &Prepared<'_>) -> Markup {
     let summary = prepared.summary();
     let sigma = prepared.report.table.sigma();
     let radius = summary.average_certified_radius;
-    let queries = grouped(u64::from(summary.queries));
+    let queries = in_thousands(u64::from(summary.queries));
     let card = |name: &str, value: String, more: Markup| {
         html! { div.card { dt { (name) } dd.value { (value) } dd.more { (more) } } }
     };
@@ -121,7 +121,7 @@ fn simultaneous(queries: u32, alpha: f64) -> Markup {
     // α comes from a decimal, so its multiple is rounded to as many digits as people write.
     let together = (alpha * f64::from(queries) * 1e9).round() / 1e9;
     html! {
-        "That is said of each query by itself, so among " (grouped(u64::from(queries))) " at most " (together)
+        "That is said of each query by itself, so among " (in_thousands(u64::from(queries))) " at most " (together)
         " wrong certificates are to be expected. "
         @if together < 1.0 {
             "All of them hold at once except with probability at most " (together) "."
@@ -140,7 +140,7 @@ fn spread(prepared: &Prepared<'_>) -> Markup {
             @let each = Radius::Finite(mean).l_infinity(values).in_8bit_steps();
             @if mean > 0.0 {
                 ", or, for the mean radius of " (round_down(mean, 4)) ", " (round_down(each, 2))
-                " steps by every one of the " (grouped(values as u64)) " values at once"
+                " steps by every one of the " (in_thousands(values as u64)) " values at once"
             }
         }
     }
@@ -156,24 +156,24 @@ pub(super) fn facts(prepared: &Prepared<'_>) -> Markup {
     let mut rows: Vec<(&str, String)> = vec![
         ("noise σ", format!("{} (pixels in [0, 1])", report.table.sigma())),
         ("failure probability α", format!("{alpha} per query")),
-        ("queries", grouped(u64::from(summary.queries))),
+        ("queries", in_thousands(u64::from(summary.queries))),
         (
             "certifying samples n",
             match facts.target_radius {
                 Some(target) => format!(
                     "at most {} per query, to decide the radius {target}",
-                    grouped(u64::from(facts.samples.get()))
+                    in_thousands(u64::from(facts.samples.get()))
                 ),
-                None => format!("{} per query", grouped(u64::from(facts.samples.get()))),
+                None => format!("{} per query", in_thousands(u64::from(facts.samples.get()))),
             },
         ),
-        ("pilot samples", format!("{} per query", grouped(u64::from(facts.pilot.get())))),
+        ("pilot samples", format!("{} per query", in_thousands(u64::from(facts.pilot.get())))),
         ("seed", facts.seed.clone()),
     ];
     if let Some(gallery) = facts.gallery {
         let behind =
             gallery.samples.map_or(String::new(), |count| format!(", {count} noisy copies behind each"));
-        rows.push(("gallery", format!("{} items{behind}", grouped(gallery.items as u64))));
+        rows.push(("gallery", format!("{} items{behind}", in_thousands(gallery.items as u64))));
         rows.push((
             "embedding",
             format!("{} dimensions, norm at most {}", gallery.dimension, gallery.norm_bound),

@@ -157,5 +157,5 @@ fn seconds_become_dates() {
     ] {
         assert_eq!(date(seconds), expected);
     }
-    assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    assert_eq!([0, 999, 1_000, 1_234_567].map(in_thousands), ["0", "999", "1,000", "1,234,567"]);
 }
