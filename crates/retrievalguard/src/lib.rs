@@ -48,6 +48,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod attack;
 pub mod binomial;
 pub mod certificate;
 mod embedding;

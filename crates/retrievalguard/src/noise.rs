@@ -80,6 +80,8 @@ pub enum Stage {
     Attack = 4,
     /// Noise added to pictures while an encoder is trained.
     Train = 5,
+    /// Fresh sample on which the result of an attack is judged; the attack never sees it.
+    Judge = 6,
 }
 
 /// Which image the noise belongs to: 128 bits that stand for the bytes of its name.

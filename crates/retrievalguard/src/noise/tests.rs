@@ -6,7 +6,8 @@ use super::chunk::EXTENSION;
 use super::{ImageIdentity, InstructionSet, NoiseStream, PIXELS_PER_SAMPLE, Stage, gaussian, philox};
 use crate::parameters::{Seed, Sigma};
 
-const STAGES: [Stage; 5] = [Stage::Pilot, Stage::Certify, Stage::Gallery, Stage::Attack, Stage::Train];
+const STAGES: [Stage; 6] =
+    [Stage::Pilot, Stage::Certify, Stage::Gallery, Stage::Attack, Stage::Train, Stage::Judge];
 
 fn stream(seed: u64, name: &str, stage: Stage) -> NoiseStream {
     NoiseStream::new(Seed::new(seed), &ImageIdentity::new(name), stage)

@@ -124,6 +124,7 @@ impl SampleKey {
             Stage::Gallery => "gallery",
             Stage::Attack => "attack",
             Stage::Train => "train",
+            Stage::Judge => "judge",
         };
         json!({
             "model": self.model,

@@ -1,0 +1,333 @@
+//! Attacks that try to break certificates, and judges that do not take the attack's word for it.
+//!
+//! An [`Attacker`] looks for a small change of one certified picture after which a wrong item comes first: projected
+//! gradient descent in the l2 norm on the smoothed margin, once in the ball of the largest of its [`FACTORS`] times the
+//! certified radius; iterates are scaled to the other sizes. What it finds is judged on noise that it never saw, by the
+//! certificates' own machinery with the roles exchanged (theory, section 10): *broken* and *held* are both proved, and
+//! whatever is neither is *undecided*. The plain encoder, without noise, is attacked alike for contrast.
+//!
+//! The result is a bracket: certified radius ≤ true radius ≤ smallest proved break. [`Tally`] says of a whole run
+//! whether breaks inside the radii are more than the certificates' own failure probability explains.
+
+mod judge;
+mod search;
+mod slopes;
+mod tally;
+
+use serde::{Deserialize, Serialize};
+
+pub use judge::{Judge, Judging};
+pub use slopes::{BlackBox, Cloud, Mode, Slopes};
+pub use tally::{Rates, SURPRISE, Tally, TallyFault};
+
+use crate::certificate::{CertificateError, Certifier};
+use crate::gallery::{Gallery, Question, SearchError};
+use crate::{Embedder, EmbedderFailure, Excess, Picture, Seed, Sigma, Smoother, SmoothingError};
+
+use search::{Found, Search, System};
+
+/// Sizes at which a query is attacked, in multiples of its certified radius; those below 1 must not succeed.
+pub const FACTORS: [f64; 5] = [0.5, 0.9, 0.99, 2.0, 5.0];
+
+/// Halvings of the interval that holds the smallest break of the plain encoder; they need no samples.
+const PLAIN_HALVINGS: u32 = 12;
+
+/// Why an attack could not be carried out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttackError {
+    /// Noisy copies could not be embedded.
+    #[error(transparent)]
+    Smoothing(#[from] SmoothingError),
+    /// The gallery could not be searched.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+    /// The judge's question has no answer.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// Slopes could not be computed.
+    #[error("the slopes of the encoder at picture `{picture}` could not be computed")]
+    Slopes {
+        /// Identity of the picture.
+        picture: String,
+        /// What the encoder said.
+        source: EmbedderFailure,
+    },
+    /// A retrieval can be broken only if there is a right and a wrong answer.
+    #[error(
+        "query `{picture}` sees {right} right and {wrong} wrong items, wanted at least one of each to attack it"
+    )]
+    OneSided {
+        /// Identity of the query.
+        picture: String,
+        /// Right items.
+        right: usize,
+        /// Wrong items.
+        wrong: usize,
+    },
+    /// A perturbation has a finite size above zero.
+    #[error("query `{picture}` is to be attacked around the radius {found}, wanted a finite number above 0")]
+    Radius {
+        /// Identity of the query.
+        picture: String,
+        /// The radius.
+        found: f64,
+    },
+}
+
+/// Whether a perturbed picture must stay a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pixels {
+    /// Any values: the certificate covers them, so the attack may use them.
+    Free,
+    /// Values in `[0, 1]` only.
+    Clipped,
+}
+
+/// How hard an attack tries.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Effort {
+    /// Gradient steps of each restart.
+    pub steps: u32,
+    /// Starts: the first at the picture against whichever wrong item is nearest, the others at random points against the
+    /// nearest item of the first, second, … wrong label.
+    pub restarts: u32,
+    /// Noisy copies that a gradient is averaged over, in pairs `x + z`, `x − z`; an odd number is raised.
+    pub noise: u32,
+    /// Whether pictures must stay pictures.
+    pub pixels: Pixels,
+}
+
+/// What came of one perturbation of the smoothed retriever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fate {
+    /// Proved: a right item is still the nearest.
+    Held,
+    /// Proved: a wrong item is nearer than every right one.
+    Broken,
+    /// Neither could be proved with the samples allowed.
+    Undecided,
+}
+
+/// One perturbed picture and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Size asked for, in multiples of the certified radius.
+    pub factor: f64,
+    /// The perturbation's l2 norm as it was applied, rounding and clipping included.
+    pub norm: f64,
+    /// What came of it.
+    pub outcome: Fate,
+}
+
+/// What an attack has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Pictures embedded.
+    pub encoder_calls: u64,
+    /// Pictures embedded and differentiated.
+    pub gradient_passes: u64,
+}
+
+impl Cost {
+    /// Adds another cost.
+    pub fn add(&mut self, other: Cost) {
+        self.encoder_calls += other.encoder_calls;
+        self.gradient_passes += other.gradient_passes;
+    }
+}
+
+/// What attacking one certified query has shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attacked {
+    /// The certified radius.
+    pub radius: f64,
+    /// The smoothed retriever at each of the [`FACTORS`].
+    pub smoothed: Vec<Point>,
+    /// Norm of the smallest perturbation that is proved to break it, refinements included.
+    pub smallest_break: Option<f64>,
+    /// Whether the plain encoder retrieves the unchanged picture rightly; otherwise it is not attacked.
+    pub plain_right: bool,
+    /// The plain encoder at each of the [`FACTORS`]; seen, not inferred, so never undecided.
+    pub plain: Vec<Point>,
+    /// Norm of the smallest perturbation found that breaks it.
+    pub plain_smallest_break: Option<f64>,
+    /// What it has cost, judging included.
+    pub cost: Cost,
+}
+
+impl Attacked {
+    /// Whether a perturbation shorter than the certified radius is proved to break the retrieval.
+    pub fn broken_inside(&self) -> bool {
+        self.smallest_break.is_some_and(|norm| norm < self.radius)
+    }
+
+    /// Whether the plain encoder was broken at any size.
+    pub fn plain_broken(&self) -> bool {
+        self.plain.iter().any(|point| point.outcome == Fate::Broken)
+    }
+}
+
+/// Everything that an attack needs but the query.
+#[derive(Clone, Copy)]
+pub struct Attacker<'a> {
+    embedder: &'a dyn Embedder,
+    slopes: &'a dyn Slopes,
+    gallery: &'a Gallery,
+    plain_gallery: &'a Gallery,
+    sigma: Sigma,
+    seed: Seed,
+    excess: Excess,
+    effort: Effort,
+    judging: Judging,
+}
+
+impl<'a> Attacker<'a> {
+    /// Attacks queries of `embedder` against `gallery`; slopes may come from another form of the same encoder.
+    pub fn new(
+        (embedder, slopes): (&'a dyn Embedder, &'a dyn Slopes),
+        gallery: &'a Gallery,
+        sigma: Sigma,
+        seed: Seed,
+        effort: Effort,
+        judging: Judging,
+    ) -> Self {
+        let plain_gallery = gallery;
+        let excess = Excess::Refuse;
+        Self { embedder, slopes, gallery, plain_gallery, sigma, seed, excess, effort, judging }
+    }
+
+    /// Sets what happens to embeddings above the norm bound.
+    #[must_use]
+    pub fn excess(self, excess: Excess) -> Self {
+        Self { excess, ..self }
+    }
+
+    /// Gives the plain encoder a gallery of its own, with the same items in the same rows; otherwise it searches in the stored
+    /// means, to which it may be a stranger.
+    ///
+    /// # Panics
+    ///
+    /// If the items are not the same.
+    #[must_use]
+    pub fn plain_gallery(self, gallery: &'a Gallery) -> Self {
+        let rows = 0..self.gallery.len();
+        let same = gallery.len() == self.gallery.len()
+            && rows.into_iter().all(|row| {
+                let name =
+                    |gallery: &'a Gallery| (gallery.identity(row), gallery.label_name(gallery.label(row)));
+                name(gallery) == name(self.gallery)
+            });
+        assert!(same, "the plain encoder's gallery has other items than the one that is attacked");
+        Self { plain_gallery: gallery, ..self }
+    }
+
+    /// Attacks one query whose retrieval was certified up to `radius`.
+    pub fn query(
+        &self,
+        picture: &Picture<'_>,
+        question: &Question,
+        radius: f64,
+    ) -> Result<Attacked, AttackError> {
+        if !(radius.is_finite() && radius > 0.0) {
+            return Err(AttackError::Radius { picture: picture.identity.to_owned(), found: radius });
+        }
+        let mut cost = Cost::default();
+        let (smoothed, smallest_break) = self.attack_smoothed(picture, question, radius, &mut cost)?;
+        let mut plain = self.search(System::Plain, picture, question, radius)?;
+        let plain_right = plain.margin(picture.pixels)? > 0.0;
+        let (points, plain_smallest_break) =
+            if plain_right { plain_points(&mut plain)? } else { (Vec::new(), None) };
+        cost.add(plain.cost);
+        Ok(Attacked {
+            radius,
+            smoothed,
+            smallest_break,
+            plain_right,
+            plain: points,
+            plain_smallest_break,
+            cost,
+        })
+    }
+
+    fn attack_smoothed(
+        &self,
+        picture: &Picture<'_>,
+        question: &Question,
+        radius: f64,
+        cost: &mut Cost,
+    ) -> Result<(Vec<Point>, Option<f64>), AttackError> {
+        let mut search = self.search(System::Smoothed, picture, question, radius)?;
+        let found = search.run(&FACTORS)?;
+        let certifier = Certifier::new(self.gallery, self.sigma, self.judging.alpha);
+        let smoother = search.smoother;
+        let mut judge =
+            Judge::new(certifier, smoother, picture.identity, question, self.judging, FACTORS.len() as u32);
+        let mut points = Vec::with_capacity(FACTORS.len());
+        for (&factor, found) in FACTORS.iter().zip(&found) {
+            let outcome = judge.judge(&found.pixels)?;
+            points.push(Point { factor, norm: found.norm, outcome });
+        }
+        let mut smallest = None;
+        if let Some(first) = points.iter().position(|point| point.outcome == Fate::Broken) {
+            let mut high = found[first].clone();
+            // Without a size that was not broken, the interval begins at half of the smallest.
+            let mut low = match first.checked_sub(1) {
+                Some(below) => found[below].clone(),
+                None => search.scaled(&high, high.norm / 2.0)?,
+            };
+            for _ in 0..self.judging.refinements {
+                let norm = (low.norm * high.norm).sqrt();
+                let one = search.scaled(&high, norm)?;
+                let other = search.scaled(&low, norm)?;
+                let middle = if other.margin < one.margin { other } else { one };
+                match judge.judge(&middle.pixels)? {
+                    Fate::Broken => high = middle,
+                    Fate::Held | Fate::Undecided => low = middle,
+                }
+            }
+            smallest = Some(high.norm);
+        }
+        cost.add(search.cost);
+        cost.add(judge.cost());
+        Ok((points, smallest))
+    }
+
+    fn search<'s>(
+        &'s self,
+        system: System,
+        picture: &'s Picture<'s>,
+        question: &'s Question,
+        radius: f64,
+    ) -> Result<Search<'s>, AttackError> {
+        let smoother = Smoother::new(self.embedder, self.sigma, self.seed).excess(self.excess);
+        Search::new(self, smoother, system, picture, question, radius)
+    }
+}
+
+/// The plain encoder at every size, and the smallest break along the perturbations found.
+fn plain_points(search: &mut Search<'_>) -> Result<(Vec<Point>, Option<f64>), AttackError> {
+    let found = search.run(&FACTORS)?;
+    let outcome = |found: &Found| if found.margin > 0.0 { Fate::Held } else { Fate::Broken };
+    let points: Vec<Point> = FACTORS
+        .iter()
+        .zip(&found)
+        .map(|(&factor, found)| Point { factor, norm: found.norm, outcome: outcome(found) })
+        .collect();
+    let Some(first) = found.iter().position(|found| found.margin <= 0.0) else { return Ok((points, None)) };
+    let mut high = found[first].clone();
+    let mut low = first.checked_sub(1).map_or(0.0, |below| found[below].norm);
+    for _ in 0..PLAIN_HALVINGS {
+        let middle = search.scaled(&high, f64::midpoint(low, high.norm))?;
+        match outcome(&middle) {
+            Fate::Broken => high = middle,
+            Fate::Held | Fate::Undecided => low = middle.norm,
+        }
+    }
+    Ok((points, Some(high.norm)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! The judge: was the retrieval broken? Proved on fresh noise, or not claimed.
+//!
+//! The machinery of `half-space`, asked the opposite question: at the perturbed picture, is an item of one wrong label
+//! nearer than every right item? A certified radius above zero is a proof at radius zero (theory, section 10.3).
+
+use serde::{Deserialize, Serialize};
+
+use super::{AttackError, Cost, Fate};
+use crate::certificate::{Certifier, HalfSpaceOptions, Verdict};
+use crate::gallery::{Positives, Question, Side};
+use crate::noise::Stage;
+use crate::{Alpha, Picture, SampleCount, Samples, Smoother};
+
+/// Each point is looked at twice: with this share of the samples, and with all of them.
+const FIRST_LOOK: u32 = 4;
+
+/// Looks at one point.
+const LOOKS: u32 = 2;
+
+/// How the results of an attack are judged.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Judging {
+    /// Probability that anything proved about one query is false; all its points and looks share it.
+    pub alpha: Alpha,
+    /// Samples on which it is decided what to prove.
+    pub pilot: SampleCount,
+    /// Most samples that a proof may take.
+    pub samples: SampleCount,
+    /// Points between the smallest break and the size below it that are judged too, to tighten the bracket.
+    pub refinements: u32,
+}
+
+/// Judges perturbed copies of one query, each on noise of its own.
+pub struct Judge<'a> {
+    certifier: Certifier<'a>,
+    smoother: Smoother<'a>,
+    identity: &'a str,
+    question: &'a Question,
+    judging: Judging,
+    level: Alpha,
+    next_sample: u32,
+    cost: Cost,
+}
+
+impl<'a> Judge<'a> {
+    /// A judge of at most `points` perturbations and the refinements that `judging` allows.
+    pub fn new(
+        certifier: Certifier<'a>,
+        smoother: Smoother<'a>,
+        identity: &'a str,
+        question: &'a Question,
+        judging: Judging,
+        points: u32,
+    ) -> Self {
+        let shares = u64::from(points.saturating_add(judging.refinements).max(1)) * u64::from(LOOKS);
+        let shares = SampleCount::new(shares).unwrap_or(judging.samples);
+        let level = judging.alpha.share(shares);
+        Self {
+            certifier,
+            smoother,
+            identity,
+            question,
+            judging,
+            level,
+            next_sample: 0,
+            cost: Cost::default(),
+        }
+    }
+
+    /// Samples embedded so far.
+    pub fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    /// What is proved about the retrieval of `pixels`.
+    ///
+    /// The pilot decides which side to prove and against which wrong label. Both looks are at half of the point's share
+    /// of the level, the second on more samples.
+    pub fn judge(&mut self, pixels: &[f32]) -> Result<Fate, AttackError> {
+        let gallery = self.certifier.gallery();
+        let pilot = self.draw(pixels, self.judging.pilot.get())?;
+        let sides = gallery.nearest_sides(&pilot.mean(), |_| self.question)?[0];
+        let (Some(right), Some(wrong)) = (sides.positive, sides.negative) else {
+            return Ok(Fate::Undecided);
+        };
+        let (question, proved) = if wrong.squared_distance < right.squared_distance {
+            (self.opposite(wrong.row), Fate::Broken)
+        } else {
+            (self.question.clone(), Fate::Held)
+        };
+        let most = self.judging.samples.get();
+        let first = (most / FIRST_LOOK).max(1);
+        let mut samples = self.draw(pixels, first)?;
+        if self.proves(&pilot, &samples, &question)? {
+            return Ok(proved);
+        }
+        if most > first {
+            samples
+                .append(&self.draw(pixels, most - first)?)
+                .map_err(crate::certificate::CertificateError::from)?;
+            if self.proves(&pilot, &samples, &question)? {
+                return Ok(proved);
+            }
+        }
+        Ok(Fate::Undecided)
+    }
+
+    /// The question in which a wrong row, or its label, is right, and what was right is wrong; nothing else is seen.
+    fn opposite(&self, wrong: usize) -> Question {
+        let gallery = self.certifier.gallery();
+        // If the same item is asked for, a wrong item may have its label.
+        let positives = match self.question.positives {
+            Positives::Label(_) | Positives::Absent => Positives::Label(gallery.label(wrong)),
+            Positives::Item(_) => Positives::Item(wrong),
+        };
+        let unseen = |&row: &usize| match self.question.side(gallery, row) {
+            Side::Excluded => true,
+            Side::Positive => false,
+            Side::Negative => match positives {
+                Positives::Label(label) => gallery.label(row) != label,
+                Positives::Item(item) => row != item,
+                Positives::Absent => true,
+            },
+        };
+        Question::new(positives, (0..gallery.len()).filter(unseen).collect())
+    }
+
+    fn proves(&self, pilot: &Samples, samples: &Samples, question: &Question) -> Result<bool, AttackError> {
+        let count = SampleCount::new(u64::from(samples.count())).unwrap_or(self.judging.samples);
+        let certifier = Certifier::new(self.certifier.gallery(), self.certifier.sigma(), self.level);
+        let plan = certifier.plan_half_space(pilot, question, count, &HalfSpaceOptions::default())?;
+        let verdict = plan.certify(samples)?.into_outcome().verdict;
+        Ok(matches!(verdict, Verdict::Certified { .. }))
+    }
+
+    /// Noise that nothing has used before.
+    fn draw(&mut self, pixels: &[f32], count: u32) -> Result<Samples, AttackError> {
+        let picture = Picture { identity: self.identity, pixels };
+        let range = self.next_sample..self.next_sample.saturating_add(count);
+        self.next_sample = range.end;
+        self.cost.encoder_calls += u64::from(count);
+        Ok(self.smoother.samples(&picture, Stage::Judge, range)?)
+    }
+}

@@ -1,0 +1,97 @@
+//! Slopes of an encoder: computed by whoever knows its insides, or estimated from its outputs alone.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Embedder, EmbedderFailure};
+
+/// How slopes are had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// By differentiating the encoder.
+    WhiteBox,
+    /// From its outputs alone.
+    BlackBox,
+}
+
+impl Mode {
+    /// The name as files and people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WhiteBox => "white-box",
+            Self::BlackBox => "black-box",
+        }
+    }
+}
+
+/// Noisy copies of one point, laid end to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Cloud<'a> {
+    /// The point.
+    pub centre: &'a [f32],
+    /// The copies: in pairs `centre + z`, `centre − z`, or the centre itself.
+    pub copies: &'a [f32],
+    /// Standard deviation of the noise; 0 if the only copy is the centre.
+    pub sigma: f64,
+}
+
+/// An encoder whose slopes can be had.
+pub trait Slopes: Sync {
+    /// How.
+    fn mode(&self) -> Mode;
+
+    /// Embeds the copies, asks `towards` for a direction `w` of the embedding space in view of the embeddings, and returns
+    /// the slope of the mean score: the gradient of `(1/n) Σ ⟨w, h(copy_i)⟩` with respect to a shift of all copies.
+    fn slope(
+        &self,
+        cloud: &Cloud<'_>,
+        towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
+    ) -> Result<Vec<f64>, EmbedderFailure>;
+}
+
+/// Slopes of any encoder, from its outputs alone.
+///
+/// ```text
+/// ∇ E⟨w, h(x+z)⟩ = E[⟨w, h(x+z)⟩ z] / σ²  ≈  (1/n) Σ ⟨w, h(x+z_i)⟩ z_i / σ²
+/// ```
+///
+/// Stein's identity (theory, section 10.2). Pairs `±z` cancel whatever part of the score does not depend on `z`.
+pub struct BlackBox<'a> {
+    embedder: &'a dyn Embedder,
+}
+
+impl<'a> BlackBox<'a> {
+    /// The encoder as it is.
+    pub fn new(embedder: &'a dyn Embedder) -> Self {
+        Self { embedder }
+    }
+}
+
+impl Slopes for BlackBox<'_> {
+    fn mode(&self) -> Mode {
+        Mode::BlackBox
+    }
+
+    fn slope(
+        &self,
+        cloud: &Cloud<'_>,
+        towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
+    ) -> Result<Vec<f64>, EmbedderFailure> {
+        let (pixels, dimension) = (cloud.centre.len(), self.embedder.dimension());
+        let count = cloud.copies.len() / pixels;
+        let mut embeddings = vec![0.0; count * dimension];
+        self.embedder.embed(cloud.copies, &mut embeddings)?;
+        let direction = towards(&embeddings);
+        let mut slope = vec![0.0; pixels];
+        for (copy, row) in cloud.copies.chunks_exact(pixels).zip(embeddings.chunks_exact(dimension)) {
+            let score: f64 =
+                row.iter().zip(&direction).map(|(&left, &right)| f64::from(left) * f64::from(right)).sum();
+            for ((slope, &copy), &centre) in slope.iter_mut().zip(copy).zip(cloud.centre) {
+                *slope += score * (f64::from(copy) - f64::from(centre));
+            }
+        }
+        let scale = 1.0 / (count as f64 * cloud.sigma * cloud.sigma);
+        slope.iter_mut().for_each(|value| *value *= scale);
+        Ok(slope)
+    }
+}

@@ -1,0 +1,130 @@
+//! A whole run of attacks: rates, and whether they are what the certificates and the attack promise.
+
+use super::{Attacked, FACTORS, Fate};
+use crate::normal::Probability;
+use crate::{Alpha, binomial};
+
+/// Breaks inside the radii that are less likely than this under true certificates condemn the run.
+pub const SURPRISE: f64 = 1e-3;
+
+/// Plain retrievals that must have been attacked before finding none broken condemns the attack.
+const ENOUGH_PLAIN: usize = 5;
+
+/// How many queries were held, broken or left undecided at one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Proved to be right still.
+    pub held: usize,
+    /// Proved to be broken.
+    pub broken: usize,
+    /// Neither.
+    pub undecided: usize,
+}
+
+impl Rates {
+    fn count(&mut self, outcome: Fate) {
+        match outcome {
+            Fate::Held => self.held += 1,
+            Fate::Broken => self.broken += 1,
+            Fate::Undecided => self.undecided += 1,
+        }
+    }
+
+    /// All queries attacked at this size.
+    pub fn total(&self) -> usize {
+        self.held + self.broken + self.undecided
+    }
+}
+
+/// What is wrong with a run of attacks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TallyFault {
+    /// More certificates are broken inside their radii than their failure probability explains.
+    Certificates {
+        /// Queries broken inside.
+        broken: usize,
+        /// Probability of so many or more if every certificate is wrong with probability `α`.
+        probability: f64,
+    },
+    /// The attack cannot even break the plain encoder, so that it broke no certificate says nothing.
+    Attack {
+        /// Plain retrievals that it could not break.
+        plain: usize,
+    },
+}
+
+/// Counts over all attacked queries.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tally {
+    /// The smoothed retriever, size by size.
+    pub smoothed: [Rates; FACTORS.len()],
+    /// The plain encoder, size by size, over the queries that it retrieves rightly.
+    pub plain: [Rates; FACTORS.len()],
+    /// Queries attacked.
+    pub queries: usize,
+    /// Positions of the queries that were broken inside their radii.
+    pub inside: Vec<usize>,
+    /// Queries with a proved break of any size.
+    pub bracketed: usize,
+    /// Queries that the plain encoder retrieves rightly.
+    pub plain_right: usize,
+    /// How many of those were broken, at any size.
+    pub plain_broken: usize,
+}
+
+impl Tally {
+    /// Counts.
+    pub fn new<'r>(results: impl IntoIterator<Item = &'r Attacked>) -> Self {
+        let mut tally = Self {
+            smoothed: Default::default(),
+            plain: Default::default(),
+            queries: 0,
+            inside: Vec::new(),
+            bracketed: 0,
+            plain_right: 0,
+            plain_broken: 0,
+        };
+        for (position, result) in results.into_iter().enumerate() {
+            tally.queries += 1;
+            for (rates, points) in
+                [(&mut tally.smoothed, &result.smoothed), (&mut tally.plain, &result.plain)]
+            {
+                rates.iter_mut().zip(points).for_each(|(rates, point)| rates.count(point.outcome));
+            }
+            if result.broken_inside() {
+                tally.inside.push(position);
+            }
+            tally.bracketed += usize::from(result.smallest_break.is_some());
+            tally.plain_right += usize::from(result.plain_right);
+            tally.plain_broken += usize::from(result.plain_broken());
+        }
+        tally
+    }
+
+    /// What is wrong with the run, if anything.
+    ///
+    /// A certificate is wrong with probability `alpha` at most, and a break that is none is proved with probability
+    /// `judge_alpha` at most; queries have independent noise. So the breaks inside are at most as many as
+    /// `Bin(N, alpha + judge_alpha)`, and a number whose tail is below [`SURPRISE`] cannot be explained by chance.
+    pub fn fault(&self, alpha: Alpha, judge_alpha: Alpha) -> Option<TallyFault> {
+        let probability = self.chance(alpha, judge_alpha);
+        if !self.inside.is_empty() && probability < SURPRISE {
+            return Some(TallyFault::Certificates { broken: self.inside.len(), probability });
+        }
+        if self.plain_right >= ENOUGH_PLAIN && self.plain_broken == 0 {
+            return Some(TallyFault::Attack { plain: self.plain_right });
+        }
+        None
+    }
+
+    /// Probability of as many breaks inside or more, if every certificate is valid at `alpha`.
+    pub fn chance(&self, alpha: Alpha, judge_alpha: Alpha) -> f64 {
+        let either = (alpha.get() + judge_alpha.get()).min(1.0);
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        match Probability::new(either) {
+            Ok(either) => binomial::upper_tail(count(self.inside.len()), count(self.queries), either),
+            // A sum of two levels in (0, 1), cut at 1, is a probability.
+            Err(_) => 1.0,
+        }
+    }
+}

@@ -1,0 +1,362 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::binomial;
+use crate::gallery::{Metric, Positives};
+use crate::noise::Stage;
+use crate::normal::Probability;
+use crate::{Alpha, NormBound, SampleCount};
+
+const SIGMA: f64 = 0.25;
+const PIXELS: usize = 24;
+
+/// `h(x) = (cos θ, sin θ)` with `θ = a⟨u, x⟩` and a unit vector `u`.
+///
+/// With `μ = a⟨u, x⟩`, the mean over noise is `exp(−a²σ²/2) (cos μ, sin μ)`: smoothing shortens it and keeps its angle.
+struct Circle {
+    turn: f64,
+    calls: AtomicU64,
+}
+
+impl Circle {
+    fn new() -> Self {
+        Self { turn: 2.0, calls: AtomicU64::new(0) }
+    }
+
+    /// Component of the unit vector at a pixel; all pixels matter, half of them against the other half.
+    fn weight(pixel: usize) -> f64 {
+        let sign = if pixel.is_multiple_of(2) { 1.0 } else { -1.0 };
+        sign / (PIXELS as f64).sqrt()
+    }
+
+    fn angle(&self, picture: &[f32]) -> f64 {
+        let along: f64 =
+            picture.iter().enumerate().map(|(pixel, &value)| f64::from(value) * Self::weight(pixel)).sum();
+        self.turn * along
+    }
+
+    /// A picture with this angle.
+    fn picture(&self, angle: f64) -> Vec<f32> {
+        (0..PIXELS).map(|pixel| (0.5 + angle / self.turn * Self::weight(pixel)) as f32).collect()
+    }
+
+    /// How far a picture is from the angle half way between the right item at 0 and the wrong one at 1.
+    fn true_radius(&self, picture: &[f32]) -> f64 {
+        (0.5 - self.angle(picture)) / self.turn
+    }
+}
+
+impl Embedder for Circle {
+    fn input_shape(&self) -> &[usize] {
+        &[PIXELS]
+    }
+    fn dimension(&self) -> usize {
+        2
+    }
+    fn norm_bound(&self) -> NormBound {
+        NormBound::UNIT
+    }
+    fn embed(&self, pictures: &[f32], embeddings: &mut [f32]) -> Result<(), EmbedderFailure> {
+        self.calls.fetch_add((embeddings.len() / 2) as u64, Ordering::Relaxed);
+        for (picture, row) in pictures.chunks_exact(PIXELS).zip(embeddings.chunks_exact_mut(2)) {
+            let angle = self.angle(picture);
+            row.copy_from_slice(&[angle.cos() as f32, angle.sin() as f32]);
+        }
+        Ok(())
+    }
+}
+
+impl Slopes for Circle {
+    fn mode(&self) -> Mode {
+        Mode::WhiteBox
+    }
+
+    fn slope(
+        &self,
+        cloud: &Cloud<'_>,
+        towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
+    ) -> Result<Vec<f64>, EmbedderFailure> {
+        let count = cloud.copies.len() / PIXELS;
+        let angles: Vec<f64> = cloud.copies.chunks_exact(PIXELS).map(|copy| self.angle(copy)).collect();
+        let rows: Vec<f32> =
+            angles.iter().flat_map(|angle| [angle.cos() as f32, angle.sin() as f32]).collect();
+        let direction = towards(&rows);
+        let along: f64 = angles
+            .iter()
+            .map(|angle| f64::from(direction[1]) * angle.cos() - f64::from(direction[0]) * angle.sin())
+            .sum();
+        Ok((0..PIXELS).map(|pixel| self.turn * along / count as f64 * Self::weight(pixel)).collect())
+    }
+}
+
+fn gallery() -> Gallery {
+    let angles = [0.0_f32, 1.0, 2.9];
+    let vectors = angles.iter().flat_map(|angle| [angle.cos(), angle.sin()]).collect();
+    let names = ["at 0", "at 1", "far"].map(String::from).to_vec();
+    Gallery::new(vectors, 2, names, &["right", "wrong", "other"], Metric::Euclidean).unwrap()
+}
+
+fn right(gallery: &Gallery) -> Question {
+    Question::new(Positives::Label(gallery.label_named("right").unwrap()), vec![])
+}
+
+fn judging(alpha: f64, samples: u64, refinements: u32) -> Judging {
+    let count = |value| SampleCount::new(value).unwrap();
+    Judging { alpha: Alpha::new(alpha).unwrap(), pilot: count(200), samples: count(samples), refinements }
+}
+
+const EFFORT: Effort = Effort { steps: 20, restarts: 2, noise: 32, pixels: Pixels::Free };
+
+/// Attacks pictures whose certificates claim `claim` times their true radius.
+fn attack(mode: Mode, claim: f64, queries: u32, effort: Effort) -> Vec<(f64, Attacked)> {
+    let (circle, gallery) = (Circle::new(), gallery());
+    let black_box = BlackBox::new(&circle);
+    let slopes: &dyn Slopes = match mode {
+        Mode::WhiteBox => &circle,
+        Mode::BlackBox => &black_box,
+    };
+    let question = right(&gallery);
+    let judging = judging(1e-3, 8_000, 6);
+    let sigma = Sigma::new(SIGMA).unwrap();
+    let attacker = Attacker::new((&circle, slopes), &gallery, sigma, Seed::new(5), effort, judging);
+    (0..queries)
+        .map(|query| {
+            let pixels = circle.picture(-0.1 - 0.02 * f64::from(query));
+            let truth = circle.true_radius(&pixels);
+            let identity = format!("query {query}");
+            let picture = Picture { identity: &identity, pixels: &pixels };
+            (truth, attacker.query(&picture, &question, claim * truth).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn breaks_are_found_just_outside_the_true_radius_and_never_inside() {
+    for mode in [Mode::WhiteBox, Mode::BlackBox] {
+        for (truth, attacked) in attack(mode, 0.7, 6, EFFORT) {
+            let broken = attacked.smallest_break.unwrap();
+            assert!(broken >= truth && broken <= 1.25 * truth, "{mode:?}: {broken} of {truth}");
+            assert!(attacked.plain_smallest_break.unwrap() >= truth * (1.0 - 1e-4), "{mode:?}");
+            assert!(attacked.plain_smallest_break.unwrap() <= truth * 1.2, "{mode:?} {attacked:?}");
+            for (point, plain) in attacked.smoothed.iter().zip(&attacked.plain) {
+                assert!((point.norm - point.factor * attacked.radius).abs() < 1e-5);
+                // Away from the truth both are decided, and as they are.
+                if point.norm < 0.8 * truth {
+                    assert_eq!(
+                        (point.outcome, plain.outcome),
+                        (Fate::Held, Fate::Held),
+                        "{mode:?} {attacked:?}"
+                    );
+                } else if point.norm > 1.3 * truth {
+                    assert_eq!(
+                        (point.outcome, plain.outcome),
+                        (Fate::Broken, Fate::Broken),
+                        "{mode:?} {attacked:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn radii_claimed_twice_too_large_are_found_out_and_true_ones_are_not() {
+    let (alpha, judge_alpha) = (Alpha::new(0.01).unwrap(), Alpha::new(0.001).unwrap());
+    let verdict = |claim| {
+        let results: Vec<Attacked> =
+            attack(Mode::WhiteBox, claim, 10, EFFORT).into_iter().map(|(_, attacked)| attacked).collect();
+        Tally::new(&results)
+    };
+    let planted = verdict(2.0);
+    assert_eq!(planted.inside.len(), 10);
+    let fault = planted.fault(alpha, judge_alpha);
+    assert!(
+        matches!(fault, Some(TallyFault::Certificates { broken: 10, probability }) if probability < 1e-15)
+    );
+    let honest = verdict(0.97);
+    assert_eq!(honest.fault(alpha, judge_alpha), None);
+    assert_eq!(honest.inside, Vec::<usize>::new());
+    assert_eq!(honest.smoothed.map(|rates| rates.broken), [0, 0, 0, 10, 10]);
+    assert_eq!(honest.plain[4], Rates { held: 0, broken: 10, undecided: 0 });
+}
+
+#[test]
+fn a_single_break_inside_is_chance_and_several_are_not() {
+    let (alpha, judge_alpha) = (Alpha::new(0.01).unwrap(), Alpha::new(0.001).unwrap());
+    let result = |smallest_break| Attacked {
+        radius: 1.0,
+        smoothed: Vec::new(),
+        smallest_break,
+        plain_right: false,
+        plain: Vec::new(),
+        plain_smallest_break: None,
+        cost: Cost::default(),
+    };
+    let tally = |inside: usize| {
+        let results: Vec<Attacked> = (0..100).map(|query| result((query < inside).then_some(0.5))).collect();
+        Tally::new(&results)
+    };
+    assert_eq!(tally(0).fault(alpha, judge_alpha), None);
+    assert_eq!(tally(1).fault(alpha, judge_alpha), None);
+    assert_eq!(tally(1).inside, [0]);
+    let fault = tally(8).fault(alpha, judge_alpha);
+    assert!(matches!(fault, Some(TallyFault::Certificates { broken: 8, .. })), "{fault:?}");
+}
+
+#[test]
+fn an_attack_that_breaks_nothing_is_a_fault_of_the_attack() {
+    let held = Point { factor: 5.0, norm: 5.0, outcome: Fate::Held };
+    let result = Attacked {
+        radius: 1.0,
+        smoothed: vec![held; 5],
+        smallest_break: None,
+        plain_right: true,
+        plain: vec![held; 5],
+        plain_smallest_break: None,
+        cost: Cost::default(),
+    };
+    let level = Alpha::new(0.01).unwrap();
+    assert_eq!(Tally::new(&vec![result.clone(); 4]).fault(level, level), None);
+    assert_eq!(Tally::new(&vec![result; 5]).fault(level, level), Some(TallyFault::Attack { plain: 5 }));
+}
+
+#[test]
+fn the_judge_is_wrong_no_more_often_than_its_level() {
+    let (circle, gallery) = (Circle::new(), gallery());
+    let question = right(&gallery);
+    let sigma = Sigma::new(SIGMA).unwrap();
+    // Half way between right and wrong neither is nearer, so whatever is proved is false.
+    let pixels = circle.picture(0.5);
+    let level = 0.2;
+    let trials = 1_000;
+    let mut wrong = 0;
+    for seed in 0..trials {
+        let certifier = Certifier::new(&gallery, sigma, Alpha::new(level).unwrap());
+        let smoother = Smoother::new(&circle, sigma, Seed::new(u64::from(seed)));
+        let mut judge = Judge::new(certifier, smoother, "tie", &question, judging(level, 400, 0), 1);
+        wrong += u32::from(judge.judge(&pixels).unwrap() != Fate::Undecided);
+    }
+    let tail = binomial::upper_tail(wrong, trials, Probability::new(level).unwrap());
+    assert!(tail > 1e-3, "{wrong} of {trials}");
+    assert!(wrong > 0, "a judge that never errs at a level of {level} has no power");
+}
+
+#[test]
+fn the_judge_proves_what_is_clear_and_leaves_excluded_rows_out() {
+    let (circle, gallery) = (Circle::new(), gallery());
+    let sigma = Sigma::new(SIGMA).unwrap();
+    let judge_of = |angle: f64, excluded: Vec<usize>| {
+        let question = Question::new(right(&gallery).positives, excluded);
+        let certifier = Certifier::new(&gallery, sigma, Alpha::new(0.01).unwrap());
+        let smoother = Smoother::new(&circle, sigma, Seed::new(1));
+        let mut judge = Judge::new(certifier, smoother, "clear", &question, judging(0.01, 2_000, 0), 5);
+        judge.judge(&circle.picture(angle)).unwrap()
+    };
+    assert_eq!(judge_of(0.2, vec![]), Fate::Held);
+    assert_eq!(judge_of(0.8, vec![]), Fate::Broken);
+    // Without the item at 1, the nearest wrong item is at 2.9 and the boundary at 1.45.
+    assert_eq!(judge_of(0.8, vec![1]), Fate::Held);
+    assert_eq!(judge_of(2.2, vec![1]), Fate::Broken);
+}
+
+#[test]
+fn slopes_estimated_from_outputs_point_where_computed_ones_do() {
+    let circle = Circle::new();
+    let centre = circle.picture(-0.2);
+    let stream = crate::noise::NoiseStream::new(
+        Seed::new(3),
+        &crate::noise::ImageIdentity::new("cloud"),
+        Stage::Attack,
+    );
+    let mut copies = Vec::new();
+    for sample in 0..500 {
+        let mut noise = vec![0.0; PIXELS];
+        stream.fill(sample, 0, &mut noise);
+        for sign in [SIGMA as f32, -(SIGMA as f32)] {
+            copies.extend(centre.iter().zip(&noise).map(|(pixel, noise)| pixel + sign * noise));
+        }
+    }
+    let cloud = Cloud { centre: &centre, copies: &copies, sigma: SIGMA };
+    let mut towards = |_: &[f32]| vec![-0.6, 0.8];
+    let computed = circle.slope(&cloud, &mut towards).unwrap();
+    let estimated = BlackBox::new(&circle).slope(&cloud, &mut towards).unwrap();
+    let inner = |left: &[f64], right: &[f64]| left.iter().zip(right).map(|(l, r)| l * r).sum::<f64>();
+    let lengths = (inner(&computed, &computed) * inner(&estimated, &estimated)).sqrt();
+    assert!(inner(&computed, &estimated) / lengths > 0.95, "{}", inner(&computed, &estimated) / lengths);
+    let along = inner(&computed, &estimated) / inner(&computed, &computed);
+    assert!((along - 1.0).abs() < 0.1, "{along}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_attack_and_its_cost_is_counted() {
+    let run = |seed| {
+        let (circle, gallery) = (Circle::new(), gallery());
+        let black_box = BlackBox::new(&circle);
+        let sigma = Sigma::new(SIGMA).unwrap();
+        let attacker = Attacker::new(
+            (&circle, &black_box),
+            &gallery,
+            sigma,
+            Seed::new(seed),
+            EFFORT,
+            judging(0.001, 1_000, 2),
+        );
+        let pixels = circle.picture(-0.1);
+        let picture = Picture { identity: "query", pixels: &pixels };
+        let attacked = attacker.query(&picture, &right(&gallery), 0.2).unwrap();
+        assert_eq!(attacked.cost.encoder_calls, circle.calls.load(Ordering::Relaxed));
+        assert_eq!(attacked.cost.gradient_passes, 0);
+        attacked
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+#[test]
+fn the_plain_encoder_searches_in_a_gallery_of_its_own() {
+    let (circle, gallery) = (Circle::new(), gallery());
+    let names = |row| (gallery.identity(row).to_owned(), gallery.label_name(gallery.label(row)).to_owned());
+    let (identities, labels): (Vec<String>, Vec<String>) = (0..3).map(names).unzip();
+    // The right item moved so far that the plain encoder finds another first.
+    let moved: Vec<f32> = [3.1_f32, 1.0, 2.9].iter().flat_map(|angle| [angle.cos(), angle.sin()]).collect();
+    let plain = Gallery::new(moved, 2, identities, &labels, Metric::Euclidean).unwrap();
+    let sigma = Sigma::new(SIGMA).unwrap();
+    let judging = judging(0.01, 1_000, 0);
+    let attacker = Attacker::new((&circle, &circle), &gallery, sigma, Seed::new(1), EFFORT, judging);
+    let pixels = circle.picture(0.1);
+    let picture = Picture { identity: "query", pixels: &pixels };
+    let question = right(&gallery);
+    assert!(attacker.query(&picture, &question, 0.1).unwrap().plain_right);
+    let attacked = attacker.plain_gallery(&plain).query(&picture, &question, 0.1).unwrap();
+    assert!(!attacked.plain_right);
+    assert_eq!(attacked.plain, []);
+}
+
+#[test]
+fn clipped_pictures_stay_pictures() {
+    let clipped = Effort { pixels: Pixels::Clipped, ..EFFORT };
+    // At many times the radius the free attack leaves [0, 1], the clipped one ends with a smaller norm.
+    let results = attack(Mode::WhiteBox, 2.9, 1, clipped);
+    let last = results[0].1.smoothed[4];
+    assert!(last.norm < 0.99 * last.factor * results[0].1.radius, "{last:?}");
+}
+
+#[test]
+fn questions_that_cannot_be_attacked_are_refused() {
+    let (circle, gallery) = (Circle::new(), gallery());
+    let sigma = Sigma::new(SIGMA).unwrap();
+    let attacker =
+        Attacker::new((&circle, &circle), &gallery, sigma, Seed::new(1), EFFORT, judging(0.01, 100, 0));
+    let pixels = circle.picture(0.0);
+    let picture = Picture { identity: "query", pixels: &pixels };
+    for radius in [0.0, -1.0, f64::INFINITY, f64::NAN] {
+        let error = attacker.query(&picture, &right(&gallery), radius).unwrap_err();
+        assert!(matches!(error, AttackError::Radius { .. }), "{error}");
+    }
+    let none = Question::new(Positives::Absent, vec![]);
+    let error = attacker.query(&picture, &none, 0.1).unwrap_err();
+    assert!(matches!(error, AttackError::OneSided { right: 0, wrong: 3, .. }), "{error}");
+    let all = Question::new(right(&gallery).positives, vec![1, 2]);
+    let error = attacker.query(&picture, &all, 0.1).unwrap_err();
+    assert!(matches!(error, AttackError::OneSided { right: 1, wrong: 0, .. }), "{error}");
+}
