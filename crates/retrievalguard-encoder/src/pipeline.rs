@@ -1,9 +1,10 @@
-//! From data sets to galleries and tables of certificates, resumable at any moment.
+//! From data sets to galleries, tables of certificates and attacks on them, resumable at any moment.
 //!
-//! Both runs keep an append-only journal: what it acknowledges is on disk. The same call made again after an
+//! All runs keep an append-only journal: what it acknowledges is on disk. The same call made again after an
 //! interruption takes up where the journal ends and writes the same bytes as an uninterrupted run, because every
 //! record is a function of inputs, parameters and engine alone.
 
+mod attack;
 mod certify;
 mod index;
 
@@ -14,6 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use retrievalguard::attack::AttackError;
 use retrievalguard::certificate::CertificateError;
 use retrievalguard::gallery::GalleryError;
 use retrievalguard::storage::atomic::WriteError;
@@ -25,6 +27,7 @@ use retrievalguard::{ParameterError, SmoothingError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use attack::{AttackReport, AttackRequest, AttackTarget, attack};
 pub use certify::{CertifyReport, CertifyRequest, LeaveOneOut, certify, check_gallery};
 pub use index::{IndexReport, IndexRequest, index};
 
@@ -67,6 +70,14 @@ pub enum PipelineError {
         query: String,
         /// Why not.
         source: CertificateError,
+    },
+    /// A query could not be attacked.
+    #[error("query `{query}` cannot be attacked")]
+    Attack {
+        /// Identity of the query.
+        query: String,
+        /// Why not.
+        source: Box<AttackError>,
     },
     /// The gallery could not be built.
     #[error(transparent)]

@@ -16,6 +16,9 @@ use self::protobuf::{Message, Payload};
 use crate::contract::hexadecimal;
 
 mod protobuf;
+mod stored;
+
+pub use stored::{StoredNetwork, StoredTensor};
 
 /// Operators that only quantised networks have.
 const QUANTISED: [&str; 9] = [

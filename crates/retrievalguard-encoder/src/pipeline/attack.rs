@@ -1,0 +1,144 @@
+//! Certified queries in, what attacks on them have shown out.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use retrievalguard::attack::{Attacked, Attacker, Effort, FACTORS, Judging, Slopes};
+use retrievalguard::certificate::CertificateName;
+use retrievalguard::gallery::{Positives, Question};
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::journal::{Journal, Opened};
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::{Excess, Picture, Seed, Sigma};
+use serde_json::json;
+
+use super::{Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
+use crate::dataset::{BrokenPictures, Loader, Record};
+use crate::engine::OnnxEmbedder;
+
+/// One certified query.
+#[derive(Clone, Debug)]
+pub struct AttackTarget {
+    /// The query with its true label.
+    pub record: Record,
+    /// Its certified radius.
+    pub radius: f64,
+    /// Rows of the gallery that it does not see.
+    pub excluded: Vec<usize>,
+}
+
+/// Everything that decides the results of a run of attacks, and how the work is spread.
+pub struct AttackRequest<'a> {
+    /// The queries.
+    pub targets: &'a [AttackTarget],
+    /// The certificate that gave the radii.
+    pub certificate: CertificateName,
+    /// The encoder.
+    pub embedder: &'a OnnxEmbedder,
+    /// Its slopes.
+    pub slopes: &'a dyn Slopes,
+    /// The gallery that is searched.
+    pub gallery: &'a GalleryDirectory,
+    /// The same items without noise, for the plain encoder; it searches in the smoothed ones if there is none.
+    pub plain_gallery: Option<&'a GalleryDirectory>,
+    /// Noise level.
+    pub sigma: Sigma,
+    /// Root of the noise that is attacked and judged with.
+    pub seed: Seed,
+    /// How hard the attack tries.
+    pub effort: Effort,
+    /// How its results are judged.
+    pub judging: Judging,
+    /// What happens to embeddings above the norm bound.
+    pub excess: Excess,
+    /// How many threads work; the result does not depend on it.
+    pub threads: NonZeroUsize,
+}
+
+/// What a run of attacks has shown.
+#[derive(Debug)]
+pub struct AttackReport {
+    /// One result per query, in the order of the queries.
+    pub results: Vec<Attacked>,
+    /// Queries that an earlier, interrupted run had done already.
+    pub resumed: usize,
+}
+
+/// Attacks every query; `journal` is where progress is kept and `journal` alone decides what is left to do.
+pub fn attack(
+    request: &AttackRequest<'_>,
+    journal_path: &Path,
+    observer: &dyn Observer,
+) -> Result<AttackReport, PipelineError> {
+    let embedder = request.embedder;
+    let manifest = &request.gallery.manifest;
+    let records: Vec<Record> = request.targets.iter().map(|target| target.record.clone()).collect();
+    let claims: Vec<_> = request.targets.iter().map(|target| (target.radius, &target.excluded)).collect();
+    let description = json!({
+        "command": "attack",
+        "tool": env!("CARGO_PKG_VERSION"),
+        "certificate": request.certificate,
+        "mode": request.slopes.mode(),
+        "factors": FACTORS,
+        "effort": request.effort,
+        "judging": request.judging,
+        "sigma": request.sigma,
+        "seed": request.seed,
+        "project": request.excess == Excess::Project,
+        "model": embedder.facts().hash,
+        "contract": embedder.contract().hash(),
+        "engine": embedder.report().to_string(),
+        "queries": data_set_digest(&records),
+        "claims": Digest::of_json(&json!(claims)),
+        "gallery_vectors": manifest.vectors_file.sha256,
+        "gallery_items": manifest.items_file.sha256,
+        "plain_gallery_vectors": request.plain_gallery.map(|plain| plain.manifest.vectors_file.sha256),
+    });
+    let key = Digest::of_json(&description);
+    let Opened { journal, records: done, .. } = Journal::open_or_create(journal_path, key, &description)?;
+    let total = request.targets.len();
+    let mut entries: Vec<Option<Entry<Attacked>>> = vec![None; total];
+    let resumed = replay(&done, journal_path, BrokenPictures::Fatal, &mut entries)?;
+    let todo: Vec<usize> = (0..total).filter(|&position| entries[position].is_none()).collect();
+    let gallery = &request.gallery.gallery;
+    let mut attacker = Attacker::new(
+        (embedder, request.slopes),
+        gallery,
+        request.sigma,
+        request.seed,
+        request.effort,
+        request.judging,
+    )
+    .excess(request.excess);
+    if let Some(plain) = request.plain_gallery {
+        attacker = attacker.plain_gallery(&plain.gallery);
+    }
+    let loader = Loader::new(&records, embedder.contract().preparation(), BrokenPictures::Fatal);
+    let journal = Run::new(journal, todo, total, observer).finish(request.threads, |position| {
+        let target = &request.targets[position];
+        let identity = &target.record.identity;
+        let pixels = input_values(embedder.contract(), identity, loader.load(position)?.picture)?;
+        let label = gallery.label_named(&target.record.label);
+        let question =
+            Question::new(label.map_or(Positives::Absent, Positives::Label), target.excluded.clone());
+        let picture = Picture { identity, pixels: &pixels };
+        let result = attacker
+            .query(&picture, &question, target.radius)
+            .map_err(|source| PipelineError::Attack { query: identity.clone(), source: Box::new(source) })?;
+        Ok(Entry::Done { position, result }.line())
+    })?;
+    drop(journal);
+    // What was written is what is read: the results come from the journal alone.
+    let Opened { records: done, .. } = Journal::open_or_create(journal_path, key, &description)?;
+    replay(&done, journal_path, BrokenPictures::Fatal, &mut entries)?;
+    let mut results = Vec::with_capacity(total);
+    for entry in entries {
+        match entry {
+            Some(Entry::Done { result, .. }) => results.push(result),
+            Some(Entry::Skipped { .. }) | None => {
+                return Err(PipelineError::Stopped { done: results.len(), total });
+            }
+        }
+    }
+    Ok(AttackReport { results, resumed })
+}
