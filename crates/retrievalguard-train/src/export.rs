@@ -21,6 +21,8 @@ use crate::network::{Network, NetworkConfig, Normalisation, PictureSize};
 mod graph;
 mod protobuf;
 
+pub(crate) use graph::PRODUCER;
+
 /// Why a network could not be exported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -1,4 +1,5 @@
-//! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures.
+//! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures; and gives
+//! their slopes to whoever attacks them.
 
 pub mod augment;
 pub mod backend;
@@ -17,3 +18,4 @@ pub mod run_log;
 pub mod tensorboard;
 pub mod trainer;
 pub mod weights;
+pub mod white_box;

@@ -34,7 +34,8 @@ mod resnet;
 mod small;
 
 pub use config::{Architecture, ConfigError, NetworkConfig, Normalisation, PictureSize};
-use layer::{Linear, Role, Slot, Unit};
+use layer::{Linear, Unit};
+pub(crate) use layer::{Role, Slot};
 pub(crate) use plan::{Plan, Pooling, Step, UnitPlan};
 
 /// Lengths below this count as this: a row of zeros stays a row of zeros and has a gradient.

@@ -14,6 +14,9 @@ pub(super) const INPUT: &str = "pictures";
 /// Name of the graph's output.
 pub(super) const OUTPUT: &str = "embeddings";
 
+/// Name of the program that writes the file.
+pub(crate) const PRODUCER: &str = "retrievalguard";
+
 /// Version of the file format and of the operators: what both engines have known for years.
 const IR_VERSION: usize = 8;
 const OPERATORS: usize = 17;
@@ -35,7 +38,7 @@ pub(super) fn encode(network: &Network) -> Result<Vec<u8>, ExportError> {
         .message(12, &value(OUTPUT, &[config.dimension]));
     let model = Message::default()
         .number(1, IR_VERSION)
-        .text(2, "retrievalguard")
+        .text(2, PRODUCER)
         .text(3, env!("CARGO_PKG_VERSION"))
         .message(7, &body)
         .message(8, &Message::default().text(1, "").number(2, OPERATORS));
