@@ -1,5 +1,6 @@
 //! One file per subcommand; each holds its arguments and one `run`.
 
+pub(crate) mod attack;
 mod certify;
 mod certify_samples;
 mod check_model;
@@ -47,6 +48,8 @@ pub(crate) enum Command {
     Experiment(experiment::ExperimentArgs),
     /// Write a page about a run: figures, pictures, the statement that is certified
     Report(report::ReportArgs),
+    /// Try to break the certificates of a run, and the plain encoder for contrast
+    Attack(Box<attack::AttackArgs>),
     /// Take over a gallery made elsewhere
     Import(import::ImportArgs),
     /// Write a gallery for other programs
@@ -75,6 +78,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Explain(arguments) => explain::run(arguments, out),
         Command::Experiment(arguments) => experiment::run(arguments, out),
         Command::Report(arguments) => report::run(arguments, out),
+        Command::Attack(arguments) => attack::run(arguments, out),
         Command::Import(arguments) => import::run(arguments, out),
         Command::Export(arguments) => export::run(arguments, out),
         Command::CheckModel(arguments) => check_model::run(arguments, out),

@@ -14,6 +14,8 @@ use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_encoder::recall::RecallError;
 use retrievalguard_encoder::table::TableError;
 
+use crate::commands::attack::AttackFailed;
+
 /// Bad input: 2. Work that failed though the input was good: 1.
 fn status(error: &anyhow::Error) -> u8 {
     let failed =
@@ -44,6 +46,7 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
     };
     training_failed(cause)
         || cause.is::<WriteError>()
+        || cause.is::<AttackFailed>()
         || cause.downcast_ref().is_some_and(recall)
         || cause.downcast_ref().is_some_and(catalogue)
         || cause.downcast_ref().is_some_and(journal)

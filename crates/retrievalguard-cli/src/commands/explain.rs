@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery,
     StepValue, Verdict, statement_in_words,
@@ -14,7 +14,7 @@ use retrievalguard::{Picture, SampleCount, Smoother};
 use retrievalguard_encoder::table::ResultRow;
 use serde_json::json;
 
-use super::run_directory::{RunDirectory, pixels_of};
+use super::run_directory::{RunDirectory, certificate_of, pixels_of};
 use crate::arguments::EngineArgs;
 use crate::progress::tell;
 
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
     let run = RunDirectory::open(&arguments.run)?;
     let position = find(run.table.rows(), &arguments.query)?;
     let row = &run.table.rows()[position];
-    let name = certificate(&run, arguments.certificate)?;
+    let name = certificate_of(&run, arguments.certificate)?;
     let stored = run.gallery()?;
     let gallery = &stored.gallery;
     let embedder = run.encoder(&arguments.engine)?;
@@ -111,19 +111,6 @@ fn find(rows: &[ResultRow], query: &str) -> anyhow::Result<usize> {
         ),
         several => bail!("{} queries of the run end in `{query}`, wanted one of them", several.len()),
     }
-}
-
-/// The certificate that was asked for, if the run has it.
-fn certificate(run: &RunDirectory, wanted: Option<CertificateName>) -> anyhow::Result<CertificateName> {
-    let names = run.table.certificates();
-    let usual =
-        || names.iter().copied().find(|&name| name == CertificateName::HalfSpace).or(names.first().copied());
-    let name = wanted.or_else(usual).context("the run has no certificates")?;
-    if !names.contains(&name) {
-        let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-        bail!("the run has no certificate {name}, wanted one of {}", names.join(", "));
-    }
-    Ok(name)
 }
 
 /// An explanation of another verdict than the table's would explain nothing.

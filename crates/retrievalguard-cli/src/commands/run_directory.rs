@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, bail};
+use retrievalguard::certificate::CertificateName;
 use retrievalguard::storage::atomic::{WriteError, write};
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::GalleryDirectory;
@@ -267,6 +268,22 @@ impl RunDirectory {
     pub(super) fn excluded(&self, identity: &str) -> &[usize] {
         self.inputs.excluded.get(identity).map_or(&[], Vec::as_slice)
     }
+}
+
+/// The certificate that was asked for, if the run has it.
+pub(super) fn certificate_of(
+    run: &RunDirectory,
+    wanted: Option<CertificateName>,
+) -> anyhow::Result<CertificateName> {
+    let names = run.table.certificates();
+    let usual =
+        || names.iter().copied().find(|&name| name == CertificateName::HalfSpace).or(names.first().copied());
+    let name = wanted.or_else(usual).context("the run has no certificates")?;
+    if !names.contains(&name) {
+        let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+        bail!("the run has no certificate {name}, wanted one of {}", names.join(", "));
+    }
+    Ok(name)
 }
 
 /// A picture as the encoder takes it.

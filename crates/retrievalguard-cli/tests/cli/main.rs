@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod arrays;
+mod attack;
 mod bad_input;
 mod commands;
 mod demo;

@@ -1,0 +1,236 @@
+//! `retrievalguard attack`: tries to break the certificates of a run, and says how near it came.
+
+mod plain;
+mod report;
+
+use std::fs;
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use retrievalguard::attack::{BlackBox, Effort, Judging, Mode, Pixels, Slopes};
+use retrievalguard::certificate::{CertificateName, Radius};
+use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::{Alpha, SampleCount, Seed};
+use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::pipeline::{AttackRequest, AttackTarget, attack};
+
+use super::run_directory::{RunDirectory, certificate_of};
+use crate::arguments::EngineArgs;
+use crate::progress::{Progress, tell};
+
+pub(crate) use report::AttackFailed;
+
+/// Noisy copies per step where slopes are computed, and where they are estimated.
+const NOISE: [u32; 2] = [32, 128];
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    after_help = "Example: retrievalguard attack retrievalguard-demo/certificates --queries 20\n\n\
+        Exit status 1: certificates are broken inside their radii more often than chance allows, or the attack cannot\n\
+        break even the plain encoder. The same command run again continues an interrupted attack."
+)]
+pub(crate) struct AttackArgs {
+    /// The run to attack, as written by `retrievalguard certify` or `retrievalguard demo`
+    run: PathBuf,
+    /// The certificate to attack; half-space or, if the run has none, its first by default
+    #[arg(long)]
+    certificate: Option<CertificateName>,
+    /// How many certified queries are attacked, spread over the run; all by default
+    #[arg(long)]
+    queries: Option<NonZeroUsize>,
+    /// Directory for attack.json and the journal; that of the run by default
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Estimate slopes from the encoder's outputs alone, which works for any encoder
+    #[arg(long, help_heading = "Attack")]
+    black_box: bool,
+    /// Compute slopes, or refuse; works for encoders exported by `retrievalguard train`
+    #[arg(long, help_heading = "Attack", conflicts_with = "black_box")]
+    white_box: bool,
+    /// Gradient steps of each restart
+    #[arg(long, default_value = "40", help_heading = "Attack")]
+    steps: u32,
+    /// Starts: the first at the picture, the others at random points against one wrong label each
+    #[arg(long, default_value = "3", help_heading = "Attack")]
+    restarts: u32,
+    /// Noisy copies per step; 32 if slopes are computed, 128 if they are estimated, by default
+    #[arg(long, help_heading = "Attack")]
+    noise: Option<u32>,
+    /// Keep perturbed pixels in [0, 1]; certificates cover all values, so attacks may use them by default
+    #[arg(long, help_heading = "Attack")]
+    clip: bool,
+    /// Seed of the attack's and the judge's noise
+    #[arg(long, default_value = "0", help_heading = "Attack")]
+    seed: Seed,
+    /// Most samples with which a perturbed picture is judged
+    #[arg(long, default_value = "2000", help_heading = "Judge")]
+    judge_samples: SampleCount,
+    /// Samples on which it is decided what to prove of a perturbed picture
+    #[arg(long, default_value = "200", help_heading = "Judge")]
+    judge_pilot: SampleCount,
+    /// Probability that anything proved about one query's attack is wrong
+    #[arg(long, default_value = "0.001", help_heading = "Judge", allow_negative_numbers = true)]
+    judge_alpha: Alpha,
+    /// Further sizes that are judged, to narrow down where a query breaks
+    #[arg(long, default_value = "3", help_heading = "Judge")]
+    refinements: u32,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    for (flag, number) in [
+        ("--steps", arguments.steps),
+        ("--restarts", arguments.restarts),
+        ("--noise", arguments.noise.unwrap_or(1)),
+    ] {
+        if number == 0 {
+            bail!("{flag} is 0, wanted at least 1");
+        }
+    }
+    let run = RunDirectory::open(&arguments.run)?;
+    let name = certificate_of(&run, arguments.certificate)?;
+    refuse_other_systems(name)?;
+    let targets = targets(&run, name, arguments.queries)?;
+    let stored = run.gallery()?;
+    let embedder = run.encoder(&arguments.engine)?;
+    let black_box = BlackBox::new(&embedder);
+    let white_box = white_box(arguments, &run.inputs.model, &embedder)?;
+    let slopes = white_box.as_deref().unwrap_or(&black_box);
+    let [white, black] = NOISE;
+    let usual = match slopes.mode() {
+        Mode::WhiteBox => white,
+        Mode::BlackBox => black,
+    };
+    let folder = arguments.out.as_deref().unwrap_or(&arguments.run);
+    fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
+    let plain_gallery =
+        plain::gallery(&run, &stored, &embedder, &arguments.engine, &folder.join("plain-gallery"))?;
+    let request = AttackRequest {
+        targets: &targets,
+        certificate: name,
+        embedder: &embedder,
+        slopes,
+        gallery: &stored,
+        plain_gallery: plain_gallery.as_ref(),
+        sigma: run.description.sigma,
+        seed: arguments.seed,
+        effort: Effort {
+            steps: arguments.steps,
+            restarts: arguments.restarts,
+            noise: arguments.noise.unwrap_or(usual),
+            pixels: if arguments.clip { Pixels::Clipped } else { Pixels::Free },
+        },
+        judging: Judging {
+            alpha: arguments.judge_alpha,
+            pilot: arguments.judge_pilot,
+            samples: arguments.judge_samples,
+            refinements: arguments.refinements,
+        },
+        excess: run.description.excess(),
+        threads: arguments.engine.threads(),
+    };
+    let progress = Progress::new("attacking");
+    let result = attack(&request, &folder.join("attack.journal"), &progress);
+    progress.finish();
+    let found = result?;
+    if found.resumed > 0 {
+        tell(format_args!("{} queries were done before and were not attacked again", found.resumed));
+    }
+    report::write(&request, run.description.alpha, &found.results, folder)?;
+    report::show(&request, run.description.alpha, &found.results, &folder.join(report::FILE), out)
+}
+
+/// Only certificates about the retriever that is attacked can be broken by it.
+fn refuse_other_systems(name: CertificateName) -> anyhow::Result<()> {
+    match name {
+        CertificateName::Vote => bail!(
+            "vote certifies the retriever that votes, and the attack is on the one that averages; wanted another --certificate"
+        ),
+        CertificateName::PaperRepaired => bail!(
+            "paper-repaired speaks of exactly smoothed items, and the attack is on the stored ones; wanted another --certificate"
+        ),
+        CertificateName::Paper
+        | CertificateName::PaperLinear
+        | CertificateName::PaperFrozen
+        | CertificateName::HalfSpaceMean
+        | CertificateName::HalfSpace => Ok(()),
+    }
+}
+
+/// The certified queries, or so many of them spread over the run.
+fn targets(
+    run: &RunDirectory,
+    name: CertificateName,
+    queries: Option<NonZeroUsize>,
+) -> anyhow::Result<Vec<AttackTarget>> {
+    let mut targets = Vec::new();
+    let mut unbounded = 0;
+    for (row, record) in run.table.rows().iter().zip(run.records()?) {
+        match row.certificates[&name].verdict.radius() {
+            Some(Radius::Finite(radius)) => {
+                let excluded = run.excluded(&row.identity).to_vec();
+                targets.push(AttackTarget { record, radius, excluded });
+            }
+            Some(Radius::Unbounded) => unbounded += 1,
+            None => {}
+        }
+    }
+    if unbounded > 0 {
+        tell(format_args!("note: {unbounded} queries are certified at every size and are not attacked"));
+    }
+    if targets.is_empty() {
+        bail!("no query of the run has a finite radius under {name}, wanted at least one to attack");
+    }
+    let count = queries.map_or(targets.len(), |queries| queries.get().min(targets.len()));
+    Ok((0..count).map(|place| targets[place * targets.len() / count].clone()).collect())
+}
+
+/// The slopes of an encoder that was trained here, unless they are not wanted or cannot be had.
+#[cfg(feature = "train")]
+fn white_box(
+    arguments: &AttackArgs,
+    model: &Path,
+    embedder: &OnnxEmbedder,
+) -> anyhow::Result<Option<Box<dyn Slopes>>> {
+    use anyhow::Context;
+    use retrievalguard_train::white_box::WhiteBox;
+
+    if arguments.black_box {
+        return Ok(None);
+    }
+    let opened = WhiteBox::open(model, embedder.contract()).and_then(|white_box| {
+        white_box.check(embedder)?;
+        Ok(white_box)
+    });
+    match opened {
+        Ok(white_box) => Ok(Some(Box::new(white_box))),
+        Err(error) if arguments.white_box => Err(error).context(
+            "--white-box works for encoders exported by `retrievalguard train`; --black-box works for any",
+        ),
+        Err(error) => {
+            tell(format_args!(
+                "note: {error}; the attack is black box, which works for any encoder and is weaker"
+            ));
+            Ok(None)
+        }
+    }
+}
+
+#[cfg(not(feature = "train"))]
+fn white_box(
+    arguments: &AttackArgs,
+    _model: &Path,
+    _embedder: &OnnxEmbedder,
+) -> anyhow::Result<Option<Box<dyn Slopes>>> {
+    if arguments.white_box {
+        bail!("--white-box is not part of this program, wanted a build with the feature `train`");
+    }
+    if !arguments.black_box {
+        tell(format_args!("note: built without the feature `train`, so the attack is black box"));
+    }
+    Ok(None)
+}

@@ -1,0 +1,100 @@
+//! The gallery of the plain retriever: the same pictures, embedded without noise.
+//!
+//! The stored vectors are means over noise. An encoder that was trained with noise gives a clean picture another embedding
+//! altogether, so held against them the plain encoder would be wrong before anybody attacks it.
+
+use std::path::{Path, PathBuf};
+
+use retrievalguard::Seed;
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard_encoder::dataset::{
+    Boxes, BrokenPictures, DatasetOptions, PictureSource, Record, Role, open,
+};
+use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::pipeline::{IndexRequest, data_set_digest, index};
+
+use super::super::run_directory::{Inputs, RunDirectory};
+use crate::arguments::EngineArgs;
+use crate::progress::{Progress, tell};
+
+/// Embeds the gallery's pictures without noise into `folder`, if they are still what was indexed.
+pub(super) fn gallery(
+    run: &RunDirectory,
+    stored: &GalleryDirectory,
+    embedder: &OnnxEmbedder,
+    engine: &EngineArgs,
+    folder: &Path,
+) -> anyhow::Result<Option<GalleryDirectory>> {
+    let Some(records) = pictures(run, stored) else {
+        tell(format_args!(
+            "note: the pictures of gallery `{}` are not where they were when it was made, or not the same any more; \
+             the plain encoder searches in the smoothed vectors",
+            run.inputs.gallery.display()
+        ));
+        return Ok(None);
+    };
+    let request = IndexRequest {
+        records: &records,
+        embedder,
+        sigma: run.description.sigma,
+        samples: 0,
+        seed: Seed::new(0),
+        metric: stored.manifest.metric,
+        excess: run.description.excess(),
+        broken: BrokenPictures::Fatal,
+        threads: engine.threads(),
+        batch: engine.batch,
+    };
+    let made = GalleryDirectory::read(folder).ok().filter(|made| {
+        let provenance = &made.manifest.provenance;
+        provenance.samples == Some(0)
+            && provenance.data_set == stored.manifest.provenance.data_set
+            && provenance.model == embedder.facts().hash.parse().ok()
+            && provenance.contract == embedder.contract().hash().parse().ok()
+            && provenance.engine.as_ref().is_some_and(|engine| engine.version == embedder.report().version)
+    });
+    if made.is_some() {
+        return Ok(made);
+    }
+    let progress = Progress::new("indexing without noise");
+    let result = index(&request, folder, &progress);
+    progress.finish();
+    result?;
+    Ok(Some(GalleryDirectory::read(folder)?))
+}
+
+/// The records that the gallery was made from: by the paths it keeps, or those of the run's own queries.
+fn pictures(run: &RunDirectory, stored: &GalleryDirectory) -> Option<Vec<Record>> {
+    let digest = stored.manifest.provenance.data_set?;
+    let same =
+        |records: &Vec<Record>| records.len() == stored.gallery.len() && data_set_digest(records) == digest;
+    by_path(&run.inputs, stored).filter(same).or_else(|| queries(&run.inputs).filter(same))
+}
+
+/// One record per item, whole pictures.
+fn by_path(inputs: &Inputs, stored: &GalleryDirectory) -> Option<Vec<Record>> {
+    let gallery = &stored.gallery;
+    (0..gallery.len())
+        .map(|row| {
+            let path = PathBuf::from(stored.paths.get(row)?.as_deref()?);
+            // Relative paths are those of the command that made the gallery, most often given in the same place.
+            let path = if path.is_relative() && !path.exists() { inputs.directory.join(path) } else { path };
+            path.is_file().then(|| Record {
+                identity: gallery.identity(row).to_owned(),
+                source: PictureSource::File(path),
+                crop: None,
+                label: gallery.label_name(gallery.label(row)).to_owned(),
+                category: None,
+                split: None,
+                role: Role::Gallery,
+            })
+        })
+        .collect()
+}
+
+/// The data set of the queries, which is often that of the gallery; it knows its boxes.
+fn queries(inputs: &Inputs) -> Option<Vec<Record>> {
+    let boxes = Boxes::named(&inputs.boxes)?;
+    let data = open(&inputs.queries, inputs.format.parse().ok()?, DatasetOptions { boxes }).ok()?;
+    Some(data.records)
+}

@@ -1,0 +1,222 @@
+//! What a run of attacks leaves behind: `attack.json`, a table, and a failure where there is one.
+
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+
+use retrievalguard::Alpha;
+use retrievalguard::attack::{Attacked, Cost, FACTORS, Mode, Pixels, Rates, Tally, TallyFault};
+use retrievalguard::storage::atomic;
+use retrievalguard_encoder::pipeline::AttackRequest;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::progress::tell;
+
+/// The results, beside the run's tables.
+pub(super) const FILE: &str = "attack.json";
+
+/// Queries that a message lists by name.
+const LISTED: usize = 20;
+
+/// Certificates that do not hold, or an attack that proves nothing.
+#[derive(Debug)]
+pub(crate) struct AttackFailed(String);
+
+impl fmt::Display for AttackFailed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for AttackFailed {}
+
+#[derive(Serialize)]
+struct Query<'a> {
+    identity: &'a str,
+    #[serde(flatten)]
+    attacked: &'a Attacked,
+}
+
+fn total(results: &[Attacked]) -> Cost {
+    let mut cost = Cost::default();
+    results.iter().for_each(|result| cost.add(result.cost));
+    cost
+}
+
+/// Writes the results; the same results give the same bytes.
+pub(super) fn write(
+    request: &AttackRequest<'_>,
+    alpha: Alpha,
+    results: &[Attacked],
+    folder: &Path,
+) -> anyhow::Result<()> {
+    let Cost { encoder_calls, gradient_passes } = total(results);
+    let (effort, judging) = (request.effort, request.judging);
+    let queries: Vec<Query<'_>> = request
+        .targets
+        .iter()
+        .zip(results)
+        .map(|(target, attacked)| Query { identity: &target.record.identity, attacked })
+        .collect();
+    let value = json!({
+        "certificate": request.certificate,
+        "alpha": alpha,
+        "judge_alpha": judging.alpha,
+        "sigma": request.sigma,
+        "seed": request.seed,
+        "factors": FACTORS,
+        "mode": request.slopes.mode(),
+        "plain_gallery": if request.plain_gallery.is_some() { "clean" } else { "stored" },
+        "pixels": effort.pixels,
+        "budget": {
+            "steps": effort.steps,
+            "restarts": effort.restarts,
+            "noise": effort.noise,
+            "judging_pilot": judging.pilot,
+            "judging_samples": judging.samples,
+            "refinements": judging.refinements,
+            "encoder_calls": encoder_calls,
+            "gradient_passes": gradient_passes,
+        },
+        "queries": queries,
+    });
+    let mut text = serde_json::to_string_pretty(&value)?;
+    text.push('\n');
+    Ok(atomic::write(&folder.join(FILE), text.as_bytes())?)
+}
+
+/// Prints the table and what follows from it.
+pub(super) fn show(
+    request: &AttackRequest<'_>,
+    alpha: Alpha,
+    results: &[Attacked],
+    file: &Path,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let tally = Tally::new(results);
+    let (effort, judging) = (request.effort, request.judging);
+    let Cost { encoder_calls, gradient_passes } = total(results);
+    let mode = match request.slopes.mode() {
+        Mode::WhiteBox => "white box",
+        Mode::BlackBox => "black box",
+    };
+    let pixels = match effort.pixels {
+        Pixels::Free => "",
+        Pixels::Clipped => ", pixels kept in [0, 1]",
+    };
+    writeln!(
+        out,
+        "{} certified queries attacked, {} at alpha {alpha}, sigma {}; {mode}{pixels}",
+        results.len(),
+        request.certificate,
+        request.sigma
+    )?;
+    writeln!(
+        out,
+        "budget: {} restarts of {} steps, {} noisy copies each; {encoder_calls} encoder calls and {gradient_passes} gradient passes in all",
+        effort.restarts, effort.steps, effort.noise
+    )?;
+    writeln!(
+        out,
+        "judge: fresh noise, up to {} samples per perturbation; what is proved of a query is wrong with probability {} at most",
+        judging.samples, judging.alpha
+    )?;
+    writeln!(out)?;
+    write!(out, "{:<28}", "size, in certified radii")?;
+    for factor in FACTORS {
+        write!(out, "{factor:>9}")?;
+    }
+    writeln!(out)?;
+    let broken = |rates: Rates| share(rates.broken, rates.total());
+    for (what, shares) in [
+        ("smoothed, proved broken", tally.smoothed.map(broken)),
+        ("smoothed, proved to hold", tally.smoothed.map(|rates| share(rates.held, rates.total()))),
+        ("smoothed, undecided", tally.smoothed.map(|rates| share(rates.undecided, rates.total()))),
+        ("plain, broken", tally.plain.map(broken)),
+    ] {
+        write!(out, "{what:<28}")?;
+        for share in shares {
+            write!(out, "{share:>9}")?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(out)?;
+    brackets(results, &tally, out)?;
+    writeln!(out, "{}", file.display())?;
+    conclude(request, alpha, &tally)
+}
+
+fn share(count: usize, total: usize) -> String {
+    if total == 0 { "-".to_owned() } else { format!("{:.3}", count as f64 / total as f64) }
+}
+
+/// How far above the certified radii the breaks lie.
+fn brackets(results: &[Attacked], tally: &Tally, out: &mut dyn Write) -> anyhow::Result<()> {
+    let median = |mut ratios: Vec<f64>| {
+        ratios.sort_by(f64::total_cmp);
+        let middle = ratios.get(ratios.len() / 2).filter(|ratio| ratio.is_finite());
+        middle.map_or("beyond the largest size".to_owned(), |ratio| format!("{ratio:.2} certified radii"))
+    };
+    let ratio =
+        |result: &Attacked, norm: Option<f64>| norm.map_or(f64::INFINITY, |norm| norm / result.radius);
+    let smoothed = results.iter().map(|result| ratio(result, result.smallest_break)).collect();
+    let right = results.iter().filter(|result| result.plain_right);
+    let plain = right.map(|result| ratio(result, result.plain_smallest_break)).collect();
+    writeln!(
+        out,
+        "bracket: certified <= true <= smallest proved break, for {} of {} queries; median break {}",
+        tally.bracketed,
+        tally.queries,
+        median(smoothed)
+    )?;
+    writeln!(
+        out,
+        "plain: {} of {} queries retrieved rightly, {} of them broken; median break {}",
+        tally.plain_right,
+        tally.queries,
+        tally.plain_broken,
+        median(plain)
+    )?;
+    Ok(())
+}
+
+/// A warning for every break inside, a failure for more than chance allows.
+fn conclude(request: &AttackRequest<'_>, alpha: Alpha, tally: &Tally) -> anyhow::Result<()> {
+    let judge_alpha = request.judging.alpha;
+    let broken = tally.inside.len();
+    let names: Vec<&str> = tally
+        .inside
+        .iter()
+        .take(LISTED)
+        .map(|&position| request.targets[position].record.identity.as_str())
+        .collect();
+    let more = if broken > LISTED { format!(" and {} more", broken - LISTED) } else { String::new() };
+    let listed = names.join(", ") + &more;
+    match tally.fault(alpha, judge_alpha) {
+        Some(TallyFault::Certificates { broken, probability }) => Err(AttackFailed(format!(
+            "{broken} of {} certificates are broken inside their radii, which has probability {probability:.1e} if \
+             each is wrong with probability {alpha}: {listed}",
+            tally.queries
+        ))
+        .into()),
+        Some(TallyFault::Attack { plain }) => Err(AttackFailed(format!(
+            "the attack broke none of {plain} plain retrievals, so that it broke no certificate says nothing; \
+             wanted more --steps, --restarts or --noise"
+        ))
+        .into()),
+        None if broken > 0 => {
+            let chance = tally.chance(alpha, judge_alpha);
+            tell(format_args!(
+                "warning: {broken} of {} certificates are broken inside their radii, as happens with probability \
+                 {chance:.2} if each is wrong with probability {alpha}: {listed}",
+                tally.queries
+            ));
+            Ok(())
+        }
+        None => {
+            tell(format_args!("no certificate was broken inside its radius"));
+            Ok(())
+        }
+    }
+}

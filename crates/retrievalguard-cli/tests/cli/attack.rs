@@ -1,0 +1,171 @@
+//! Attacks on a small demo: what they show, that they can be interrupted, and what they do not let pass.
+
+use std::fs;
+use std::path::Path;
+
+use retrievalguard::certificate::{CertificateName, Radius, Verdict};
+use retrievalguard_encoder::table::ResultTable;
+use serde_json::Value;
+
+use crate::same_bytes::Running;
+use crate::sandbox::{ENCODER, Sandbox};
+
+/// Enough samples to certify, few enough to be quick.
+const DEMO: &str = "demo --queries 12 --samples 200 --pilot 50 --engine rten";
+
+const RUN: &str = "retrievalguard-demo/certificates";
+
+/// A short attack.
+const QUICK: &str =
+    "--engine rten --steps 10 --restarts 1 --noise 16 --judge-samples 300 --judge-pilot 50 --refinements 1";
+
+fn demo() -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.run(DEMO).succeeds();
+    sandbox
+}
+
+fn attack_json(sandbox: &Sandbox, name: &str) -> Value {
+    serde_json::from_str(&sandbox.text(name)).unwrap()
+}
+
+/// What every attack.json has, and no break inside a radius.
+fn check(value: &Value, mode: &str, queries: usize) {
+    assert_eq!(value["mode"], mode);
+    assert_eq!(value["certificate"], "half-space");
+    assert_eq!(value["alpha"], 0.01);
+    assert_eq!(value["judge_alpha"], 0.001);
+    assert_eq!(value["factors"], serde_json::json!([0.5, 0.9, 0.99, 2.0, 5.0]));
+    assert_eq!(value["budget"]["steps"], 10);
+    assert!(value["budget"]["encoder_calls"].as_u64().unwrap() > 0);
+    assert_eq!(value["budget"]["gradient_passes"].as_u64().unwrap() > 0, mode == "white-box");
+    assert_eq!(value["queries"].as_array().unwrap().len(), queries);
+    for query in value["queries"].as_array().unwrap() {
+        let radius = query["radius"].as_f64().unwrap();
+        let smallest = query["smallest_break"].as_f64().unwrap_or(f64::INFINITY);
+        assert!(smallest > radius, "{query}");
+        assert_eq!(query["smoothed"].as_array().unwrap().len(), 5);
+        let plain = if query["plain_right"] == true { 5 } else { 0 };
+        assert_eq!(query["plain"].as_array().unwrap().len(), plain);
+        for point in query["smoothed"].as_array().unwrap() {
+            let wanted = point["factor"].as_f64().unwrap() * radius;
+            assert!((point["norm"].as_f64().unwrap() / wanted - 1.0).abs() < 1e-4, "{point}");
+            assert!(["held", "broken", "undecided"].contains(&point["outcome"].as_str().unwrap()));
+        }
+    }
+}
+
+#[cfg(feature = "train")]
+fn plain_breaks(value: &Value) -> usize {
+    let queries = value["queries"].as_array().unwrap().iter();
+    queries.filter(|query| query["plain_smallest_break"].is_f64()).count()
+}
+
+#[cfg(feature = "train")]
+#[test]
+fn an_attack_breaks_the_plain_encoder_and_no_certificate() {
+    let sandbox = demo();
+    let first = sandbox.run(&format!("attack {RUN} {QUICK} --queries 8")).succeeds();
+    let first =
+        first.prints(&["8 certified queries attacked", "white box", "gradient passes", "plain, broken"]);
+    let first = first.tells(&["no certificate was broken inside its radius"]);
+    let found = attack_json(&sandbox, &format!("{RUN}/attack.json"));
+    check(&found, "white-box", 8);
+    assert!(plain_breaks(&found) >= 5, "{first}");
+
+    // The same again, on one thread and from the beginning.
+    let again = format!("attack {RUN} {QUICK} --queries 8 --threads 1 --out again");
+    sandbox.run(&again).succeeds();
+    assert!(sandbox.bytes(&format!("{RUN}/attack.json")) == sandbox.bytes("again/attack.json"));
+
+    // Other parameters are another attack.
+    let other = sandbox.run(&format!("attack {RUN} {QUICK} --queries 8 --clip"));
+    other.fails(2, &["attack.journal", "belongs to another run", "effort.pixels"]);
+    let clipped = sandbox.run(&format!("attack {RUN} {QUICK} --queries 2 --clip --out clipped")).succeeds();
+    clipped.prints(&["pixels kept in [0, 1]"]);
+    assert_eq!(attack_json(&sandbox, "clipped/attack.json")["pixels"], "clipped");
+}
+
+#[test]
+fn a_killed_black_box_attack_ends_with_the_bytes_of_one_that_was_not() {
+    let sandbox = demo();
+    let line = format!("attack {RUN} {QUICK} --black-box --queries 6");
+    sandbox.run(&format!("{line} --out whole")).succeeds().prints(&["black box", "and 0 gradient passes"]);
+    check(&attack_json(&sandbox, "whole/attack.json"), "black-box", 6);
+
+    let cut = format!("{line} --out cut");
+    let mut running = Running::start(&sandbox, &cut);
+    // Three lines of header, then two queries.
+    running.wait_for_lines(&sandbox, "cut/attack.journal", 5);
+    running.signal("-KILL");
+    running.finish();
+    assert!(!sandbox.path("cut/attack.json").exists());
+    sandbox.run(&cut).succeeds().tells(&["queries were done before and were not attacked again"]);
+    assert!(sandbox.bytes("cut/attack.json") == sandbox.bytes("whole/attack.json"));
+}
+
+/// Multiplies every radius of a table.
+fn inflate(path: &Path, factor: f64) {
+    let table = ResultTable::read_parquet(path).unwrap();
+    let metadata = ResultTable::read_metadata(path).unwrap();
+    let mut rows = table.rows().to_vec();
+    for cell in rows.iter_mut().flat_map(|row| row.certificates.values_mut()) {
+        if let Verdict::Certified { radius: Radius::Finite(radius) } = cell.verdict {
+            cell.verdict = Verdict::Certified { radius: Radius::Finite(factor * radius) };
+        }
+    }
+    let metadata: Vec<(String, String)> =
+        metadata.into_iter().filter(|(key, _)| key == "retrievalguard.run").collect();
+    let table = ResultTable::new(table.sigma(), table.certificates().to_vec(), rows).unwrap();
+    table.write_parquet(path, &metadata).unwrap();
+}
+
+#[test]
+fn radii_that_someone_changed_and_runs_that_cannot_be_attacked_are_found_out() {
+    let sandbox = demo();
+    let attack = |rest: &str| sandbox.run(&format!("attack {RUN} {QUICK} {rest}"));
+    attack("--certificate vote").fails(2, &["vote certifies the retriever that votes"]);
+    attack("--certificate paper-repaired").fails(2, &["exactly smoothed items"]);
+    attack("--certificate paper").fails(2, &["no query of the run has a finite radius under paper"]);
+    attack("--certificate nothing").ends_with_status(2).tells(&["nothing"]);
+    attack("--steps 0").fails(2, &["--steps is 0, wanted at least 1"]);
+    attack("--noise 0").fails(2, &["--noise is 0, wanted at least 1"]);
+    attack("--white-box --black-box").ends_with_status(2).tells(&["cannot be used with"]);
+    sandbox.run("attack nowhere").fails(2, &["`nowhere` is no finished run of certificates"]);
+
+    let table = sandbox.path(&format!("{RUN}/certificates.parquet"));
+    inflate(&table, 60.0);
+    let words = ["certificates are broken inside their radii, which has probability", "product-"];
+    // White box where it is built in; the later flags count.
+    attack("--queries 5 --steps 20 --noise 64 --out enlarged").fails(1, &words);
+    assert!(sandbox.path("enlarged/attack.json").exists());
+
+    // Radii so small that nothing breaks at five times their size.
+    inflate(&table, 1e-7);
+    let weak = attack("--queries 7 --black-box --out shrunk");
+    weak.fails(1, &["the attack broke none of", "plain retrievals", "says nothing"]);
+
+    fs::remove_file(sandbox.path(&format!("{RUN}/inputs.json"))).unwrap();
+    attack("").fails(2, &["inputs.json"]);
+}
+
+#[test]
+fn encoders_of_other_programs_are_attacked_as_black_boxes() {
+    let sandbox = Sandbox::indexed();
+    let certify = "--samples 300 --pilot 60 --out run";
+    sandbox.run(&format!("certify pictures --gallery gallery {ENCODER} {certify}")).succeeds();
+    let line =
+        "attack run --engine rten --steps 6 --restarts 1 --noise 16 --judge-samples 200 --judge-pilot 50";
+    let attacked = sandbox.run(&format!("{line} --queries 4"));
+    if cfg!(feature = "train") {
+        let refused = sandbox.run(&format!("{line} --white-box"));
+        refused.fails(
+            2,
+            &["exported by `retrievalguard train`", "--black-box works for any", "convolutional.onnx"],
+        );
+    }
+    let attacked = attacked.succeeds().tells(&["black box"]);
+    assert_eq!(attack_json(&sandbox, "run/attack.json")["mode"], "black-box", "{attacked}");
+    let names = attack_json(&sandbox, "run/attack.json")["certificate"].clone();
+    assert_eq!(names, CertificateName::HalfSpace.as_str());
+}
