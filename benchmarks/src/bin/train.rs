@@ -1,12 +1,13 @@
 //! One contestant of `benchmarks/train.py`, which starts several and gives them turns.
 //!
 //! ```text
-//! train plain|ours|libtorch small|efficientnet-lite0|resnet18 BATCH STEPS
+//! train plain|ours|libtorch-plain|libtorch small|efficientnet-lite0|resnet18 BATCH STEPS
 //! ```
 //!
 //! A step is forward, backward and Adam. `plain` builds the layers from burn's own operations, `ours` from
-//! `retrievalguard_train::kernel`, both on burn's flex backend; `libtorch` is `ours` on libtorch. A line on stdin starts a
-//! round of `STEPS` steps; steps per second, steps per second of CPU time and Adam's share of the time come back on stdout.
+//! `retrievalguard_train::kernel`, both on burn's flex backend; `libtorch-plain` and `libtorch` are the same two on
+//! libtorch. A line on stdin starts a round of `STEPS` steps; steps per second, steps per second of CPU time and Adam's
+//! share of the time come back on stdout.
 
 #![expect(clippy::print_stdout, reason = "the measurements are the program's output")]
 
@@ -21,6 +22,7 @@ use burn::tensor::module::{adaptive_avg_pool2d, batch_norm_train, conv2d, max_po
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Device, Tensor, TensorData};
 use cpu_time::ProcessTime;
+use retrievalguard_train::backend::Backend;
 use retrievalguard_train::kernel::{self, Activation, Geometry};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -31,14 +33,18 @@ const DIMENSION: usize = 64;
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [contestant, network, batch, steps] = arguments.as_slice() else {
-        return Err("usage: train plain|ours|libtorch small|efficientnet-lite0|resnet18 BATCH STEPS".into());
+        return Err("usage: train CONTESTANT NETWORK BATCH STEPS".into());
     };
-    let (arithmetic, device) = match contestant.as_str() {
-        "plain" => (Arithmetic::Plain, Device::flex()),
-        "ours" => (Arithmetic::Ours, Device::flex()),
-        #[cfg(feature = "tch")]
-        "libtorch" => (Arithmetic::Ours, Device::libtorch()),
-        other => return Err(format!("contestant is `{other}`, wanted plain, ours or libtorch").into()),
+    let (arithmetic, backend) = match contestant.as_str() {
+        "plain" => (Arithmetic::Plain, Backend::Cpu),
+        "ours" => (Arithmetic::Ours, Backend::Cpu),
+        "libtorch-plain" => (Arithmetic::Plain, Backend::Libtorch),
+        "libtorch" => (Arithmetic::Ours, Backend::Libtorch),
+        other => {
+            return Err(
+                format!("contestant is `{other}`, wanted plain, ours, libtorch-plain or libtorch").into()
+            );
+        }
     };
     let network = match network.as_str() {
         "small" => Network::Small,
@@ -46,7 +52,7 @@ fn main() -> Result<(), Failure> {
         "resnet18" => Network::ResNet18,
         other => return Err(format!("network is `{other}`").into()),
     };
-    let mut training = Training::new(network, arithmetic, batch.parse()?, &device.autodiff());
+    let mut training = Training::new(network, arithmetic, batch.parse()?, &backend.device()?.autodiff());
     training.step();
     println!("burn, {contestant}");
     let steps: usize = steps.parse()?;

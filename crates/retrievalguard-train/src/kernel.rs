@@ -6,6 +6,8 @@ use burn::tensor::activation::relu;
 
 mod flex;
 mod gradient;
+#[cfg(feature = "tch")]
+mod libtorch;
 mod memory;
 mod operations;
 mod processor;

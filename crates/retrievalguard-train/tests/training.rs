@@ -104,13 +104,24 @@ fn run(
     start: Start,
     watcher: &Watcher,
 ) -> Result<TrainReport, TrainError> {
+    run_on(Backend::Cpu, recipe, records, folder, start, watcher)
+}
+
+fn run_on(
+    backend: Backend,
+    recipe: &Recipe,
+    records: &[Record],
+    folder: &Path,
+    start: Start,
+    watcher: &Watcher,
+) -> Result<TrainReport, TrainError> {
     let engine = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
     let request = TrainRequest {
         recipe,
         records,
         held_out: None,
         weights: None,
-        backend: Backend::Cpu,
+        backend,
         engine: &engine,
         threads: NonZeroUsize::MIN,
         batch: NonZeroUsize::MIN,
@@ -177,6 +188,26 @@ fn training_separates_classes_it_has_not_seen() {
     let [before, after] = evaluations.as_slice() else { panic!("two evaluations, not {evaluations:?}") };
     assert!(after.recall.smoothed >= before.recall.smoothed, "{before:?} then {after:?}");
     assert!(after.recall.smoothed > 0.6, "{after:?}");
+}
+
+#[cfg(feature = "tch")]
+#[test]
+fn libtorch_learns_what_the_processor_learns() {
+    let folder = tempfile::tempdir().unwrap();
+    let (recipe, records) = (recipe(&[]), records(0..12, 6));
+    let losses = |backend: Backend| -> Vec<f64> {
+        let watcher = Watcher::default();
+        let place = folder.path().join(backend.name());
+        run_on(backend, &recipe, &records, &place, Start::Fresh, &watcher).unwrap();
+        let steps = watcher.steps.lock().unwrap();
+        steps.iter().map(|step| step.loss).collect()
+    };
+    let (cpu, libtorch) = (losses(Backend::Cpu), losses(Backend::Libtorch));
+    assert_eq!(cpu.len(), libtorch.len());
+    // Rounding differs, and every step builds on the one before.
+    for (step, (cpu, libtorch)) in cpu.iter().zip(&libtorch).enumerate().take(4) {
+        assert!((cpu - libtorch).abs() < 1e-3, "step {step}: {libtorch} instead of {cpu}");
+    }
 }
 
 #[test]

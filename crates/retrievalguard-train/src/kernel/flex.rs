@@ -139,10 +139,7 @@ impl KernelOps for Flex {
         let channels: Vec<_> = pairs(scale, shift)
             .into_iter()
             .zip(pairs(mean, variance))
-            .map(|((scale, shift), (mean, variance))| {
-                let inverse = (1.0 / (f64::from(variance) + epsilon).sqrt()) as f32;
-                Channel { scale, shift, mean, inverse }
-            })
+            .map(|(affine, statistics)| Channel::new(affine, statistics, epsilon))
             .collect();
         let sums = pointwise::normalise_gradient(
             values(&input),

@@ -1,11 +1,18 @@
 //! The layers as operations of a backend, each with a body in burn's own operations.
 //!
-//! A backend that has something faster overrides them: so does the processor, in `flex.rs`. libtorch and the graphics
-//! processors take the bodies below.
+//! A backend that has something faster overrides them: so do the processor, in `flex.rs`, and libtorch, in `libtorch.rs`.
+//! The graphics processors take the bodies below.
 
 #![expect(
     clippy::too_many_arguments,
     reason = "a gradient takes what the forward pass was given and what it returned"
+)]
+#![cfg_attr(
+    feature = "tch",
+    expect(
+        deprecated,
+        reason = "burn 0.22 announces the end of its libtorch backend; until then it is offered"
+    )
 )]
 
 use burn::backend::ops::ConvOptions;
@@ -166,9 +173,6 @@ pub trait KernelOps: Backend {
         .x_grad
     }
 }
-
-#[cfg(feature = "tch")]
-impl KernelOps for burn::backend::LibTorch {}
 
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 impl KernelOps for burn::backend::Cube {}

@@ -7,6 +7,7 @@ use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::*;
+use crate::backend::Backend;
 
 /// Two ways to the same sum in `f32` differ by no more than this, relative to the largest value.
 const TOLERANCE: f32 = 2e-5;
@@ -52,8 +53,8 @@ struct Inputs {
 type Layer<'a> = &'a dyn Fn(&[Tensor<4>], &[Tensor<1>]) -> Tensor<4>;
 
 /// The output, and the gradients of `Σ output · weights` with respect to every input.
-fn outcome(layer: Layer<'_>, inputs: &Inputs) -> Vec<Vec<f32>> {
-    let device = Device::flex().autodiff();
+fn outcome(layer: Layer<'_>, inputs: &Inputs, device: Device) -> Vec<Vec<f32>> {
+    let device = device.autodiff();
     let large: Vec<_> =
         (1..).zip(&inputs.large).map(|(seed, &shape)| tensor(shape, seed, &device).require_grad()).collect();
     let small: Vec<_> =
@@ -68,10 +69,13 @@ fn outcome(layer: Layer<'_>, inputs: &Inputs) -> Vec<Vec<f32>> {
 }
 
 fn assert_same(ours: Layer<'_>, plain: Layer<'_>, inputs: &Inputs, what: &str) {
-    let (ours, plain) = (outcome(ours, inputs), outcome(plain, inputs));
-    for (index, (ours, plain)) in ours.iter().zip(&plain).enumerate() {
-        let part = if index == 0 { "output".to_owned() } else { format!("gradient {index}") };
-        assert_close(ours, plain, TOLERANCE, &format!("{what}, {part}"));
+    let plain = outcome(plain, inputs, Device::flex());
+    for backend in [Backend::Cpu, Backend::Libtorch] {
+        let Ok(device) = backend.device() else { continue };
+        for (index, (ours, plain)) in outcome(ours, inputs, device).iter().zip(&plain).enumerate() {
+            let part = if index == 0 { "output".to_owned() } else { format!("gradient {index}") };
+            assert_close(ours, plain, TOLERANCE, &format!("{backend}, {what}, {part}"));
+        }
     }
 }
 
@@ -259,7 +263,7 @@ fn pooling_is_burns_and_so_is_its_gradient() {
 fn assert_slopes(layer: Layer<'_>, inputs: &Inputs, what: &str) {
     const STEP: f32 = 1e-2;
     let device = Device::flex();
-    let found = outcome(layer, inputs);
+    let found = outcome(layer, inputs, Device::flex());
     let large: Vec<_> = (1..).zip(&inputs.large).map(|(seed, &shape)| tensor(shape, seed, &device)).collect();
     let small: Vec<_> =
         (51..).zip(&inputs.small).map(|(seed, &size)| tensor([size], seed, &device)).collect();
@@ -345,6 +349,7 @@ fn one_thread_and_two_give_the_same_bits() {
                 large: vec![[9, 3, 40, 40], [16, 3, 3, 3], [48, 16, 1, 1], [48, 1, 5, 5], [16, 48, 1, 1]],
                 small: vec![16, 16, 48, 48],
             },
+            Device::flex(),
         )
     };
     let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");

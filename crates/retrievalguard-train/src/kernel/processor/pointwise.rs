@@ -70,11 +70,18 @@ pub(crate) fn statistics(input: &[f32], channels: usize, plane: usize) -> Vec<(f
 /// What the gradient of a normalised channel needs to know.
 #[derive(Clone, Copy)]
 pub(crate) struct Channel {
-    pub(crate) scale: f32,
-    pub(crate) shift: f32,
-    pub(crate) mean: f32,
+    scale: f32,
+    shift: f32,
+    mean: f32,
     /// `1 / √(variance + ε)`.
-    pub(crate) inverse: f32,
+    inverse: f32,
+}
+
+impl Channel {
+    pub(crate) fn new((scale, shift): (f32, f32), (mean, variance): (f32, f32), epsilon: f64) -> Self {
+        let inverse = (1.0 / (f64::from(variance) + epsilon).sqrt()) as f32;
+        Self { scale, shift, mean, inverse }
+    }
 }
 
 /// Turns the gradient of `activation(scale · (x − mean) · inverse + shift)` into that of `x`, the statistics being those of
