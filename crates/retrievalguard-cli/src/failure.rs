@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use retrievalguard::SmoothingError;
+use retrievalguard::attack::AttackError;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::journal::JournalError;
 use retrievalguard::storage::manifest::StorageError;
@@ -29,10 +30,16 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
     let encoder = |error: &SmoothingError| matches!(error, SmoothingError::Embedder { .. });
     let storage = |error: &StorageError| matches!(error, StorageError::Write(_));
     let table = |error: &TableError| matches!(error, TableError::Write(_));
+    let attack = |error: &AttackError| match error {
+        AttackError::Smoothing(error) => encoder(error),
+        AttackError::Slopes { .. } => true,
+        _ => false,
+    };
     let pipeline = |error: &PipelineError| match error {
         PipelineError::Write(_) | PipelineError::Stopped { .. } => true,
         PipelineError::Journal(error) => journal(error),
         PipelineError::Smoothing(error) => encoder(error),
+        PipelineError::Attack { source, .. } => attack(source),
         PipelineError::Storage(error) => storage(error),
         PipelineError::Table(error) => table(error),
         _ => false,
