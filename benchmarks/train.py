@@ -148,7 +148,6 @@ def main():
     met = True
     for network in sys.argv[3:] or NETWORKS:
         batch, steps = NETWORKS[network]
-        threads = str(THREADS)
         workers = {
             kind: Worker(program, kind, network, batch, steps, **environment()) for kind in CONTESTANTS
         }

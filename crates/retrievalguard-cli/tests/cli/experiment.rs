@@ -52,7 +52,8 @@ fn files(folder: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(files(&path)) } else { drop(found.insert(path)) }
+        let below = if path.is_dir() { files(&path) } else { BTreeSet::from([path]) };
+        found.extend(below);
     }
     found
 }
