@@ -192,9 +192,10 @@ impl Certifier<'_> {
 
     /// Bets on the mean score, planned for where the bound is expected to end.
     fn mean_bets(&self, law: &Law, samples: u32, range: f64) -> [f64; BETS] {
-        let expected = law.mean() + range;
-        // Where the bound is expected to end: one standard error times the usual quantile below the mean.
         let points = law.points();
+        // The mean of the points themselves: beside the width of many samples, what they leave out is not small.
+        let expected: f64 = points.iter().map(|&(score, mass)| mass * (score + range)).sum();
+        // Where the bound is expected to end: one standard error times the usual quantile below the mean.
         let variance: f64 =
             points.iter().map(|&(score, mass)| mass * (score + range - expected).powi(2)).sum();
         let width = (2.0 * variance * -self.alpha.get().ln() / f64::from(samples)).sqrt();
@@ -326,5 +327,26 @@ mod tests {
         let found = outcome.explain.number("lower mean score").unwrap();
         assert!((found - bound(0.03)).abs() < 1e-6, "{found} {}", bound(0.03));
         assert!((found - bound(0.06)).abs() > 1e-3, "the level must be felt");
+    }
+
+    #[test]
+    fn many_samples_bring_the_betting_bound_close_to_the_mean_at_every_level() {
+        let many = coins(85_000, 15_000);
+        let range = range_of(&many);
+        let half_space = HalfSpace { direction: vec![1.0, 0.0], offset: 0.0 };
+        let gallery =
+            Gallery::new(vec![1.0, 0.0], 2, vec!["one".into()], &["one"], Metric::Euclidean).unwrap();
+        for plus in 160..180 {
+            for level in [0.1, 0.01, 1e-4] {
+                let certifier =
+                    Certifier::new(&gallery, Sigma::new(1.0).unwrap(), crate::Alpha::new(level).unwrap());
+                let query = SampledQuery { pilot: coins(plus, 200 - plus), certifying: many.clone() };
+                let lower = certifier.bet_on_mean(&half_space, &query, range, range);
+                // The mean is 0.7 and the variance 0.51.
+                let width = (2.0 * 0.51 * -level.ln() / 100_000.0).sqrt();
+                assert!(lower < 0.7, "{plus} at {level}: {lower}");
+                assert!(lower > 0.7 - 1.6 * width, "{plus} at {level}: {lower}, width {width}");
+            }
+        }
     }
 }
