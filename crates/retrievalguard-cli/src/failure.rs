@@ -11,6 +11,7 @@ use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::journal::JournalError;
 use retrievalguard::storage::manifest::StorageError;
 use retrievalguard_encoder::catalogue::CatalogueError;
+use retrievalguard_encoder::experiment::SweepError;
 use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_encoder::recall::RecallError;
 use retrievalguard_encoder::table::TableError;
@@ -51,7 +52,9 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
         RecallError::Smoothing(error) => encoder(error),
         _ => false,
     };
+    let sweep = |error: &SweepError| matches!(error, SweepError::Pipeline(error) if pipeline(error));
     training_failed(cause)
+        || cause.downcast_ref().is_some_and(sweep)
         || cause.is::<WriteError>()
         || cause.is::<AttackFailed>()
         || cause.downcast_ref().is_some_and(recall)

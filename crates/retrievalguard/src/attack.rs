@@ -161,7 +161,8 @@ pub struct Attacked {
 impl Attacked {
     /// Whether a perturbation shorter than the certified radius is proved to break the retrieval.
     pub fn broken_inside(&self) -> bool {
-        self.smallest_break.is_some_and(|norm| norm < self.radius)
+        let broken = self.smoothed.iter().filter(|point| point.outcome == Fate::Broken);
+        broken.map(|point| point.norm).chain(self.smallest_break).any(|norm| norm < self.radius)
     }
 
     /// Whether the plain encoder was broken at any size.
@@ -288,7 +289,9 @@ impl<'a> Attacker<'a> {
                     Fate::Held | Fate::Undecided => low = middle,
                 }
             }
-            smallest = Some(high.norm);
+            // Clipping may leave a larger factor with a smaller norm.
+            let broken = points.iter().filter(|point| point.outcome == Fate::Broken);
+            smallest = Some(broken.map(|point| point.norm).fold(high.norm, f64::min));
         }
         cost.add(search.cost);
         cost.add(judge.cost());

@@ -25,6 +25,12 @@ pub(crate) use report::AttackFailed;
 /// Noisy copies per step where slopes are computed, and where they are estimated.
 const NOISE: [u32; 2] = [32, 128];
 
+/// Beyond these an attack would neither end nor fit into memory.
+const MOST_STEPS: u32 = 1_000_000;
+const MOST_COPIES: u32 = 65_536;
+const MOST_SAMPLES: u32 = 10_000_000;
+const MOST_REFINEMENTS: u32 = 64;
+
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
@@ -82,14 +88,19 @@ pub(crate) struct AttackArgs {
 }
 
 pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    for (flag, number) in [
-        ("--steps", arguments.steps),
-        ("--restarts", arguments.restarts),
-        ("--noise", arguments.noise.unwrap_or(1)),
+    for (flag, number, most) in [
+        ("--steps", arguments.steps, MOST_STEPS),
+        ("--restarts", arguments.restarts, MOST_STEPS),
+        ("--noise", arguments.noise.unwrap_or(1), MOST_COPIES),
+        ("--judge-samples", arguments.judge_samples.get(), MOST_SAMPLES),
+        ("--judge-pilot", arguments.judge_pilot.get(), MOST_SAMPLES),
     ] {
-        if number == 0 {
-            bail!("{flag} is 0, wanted at least 1");
+        if !(1..=most).contains(&number) {
+            bail!("{flag} is {number}, wanted a number from 1 to {most}");
         }
+    }
+    if arguments.refinements > MOST_REFINEMENTS {
+        bail!("--refinements is {}, wanted at most {MOST_REFINEMENTS}", arguments.refinements);
     }
     let run = RunDirectory::open(&arguments.run)?;
     let name = certificate_of(&run, arguments.certificate)?;
@@ -97,6 +108,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     let targets = targets(&run, name, arguments.queries)?;
     let stored = run.gallery()?;
     let embedder = run.encoder(&arguments.engine)?;
+    run.tell_engine(&embedder);
     let black_box = BlackBox::new(&embedder);
     let white_box = white_box(arguments, &run.inputs.model, &embedder)?;
     let slopes = white_box.as_deref().unwrap_or(&black_box);
@@ -121,7 +133,8 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         effort: Effort {
             steps: arguments.steps,
             restarts: arguments.restarts,
-            noise: arguments.noise.unwrap_or(usual),
+            // Copies come in pairs.
+            noise: arguments.noise.unwrap_or(usual).next_multiple_of(2),
             pixels: if arguments.clip { Pixels::Clipped } else { Pixels::Free },
         },
         judging: Judging {
@@ -140,8 +153,9 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     if found.resumed > 0 {
         tell(format_args!("{} queries were done before and were not attacked again", found.resumed));
     }
-    report::write(&request, run.description.alpha, &found.results, folder)?;
-    report::show(&request, run.description.alpha, &found.results, &folder.join(report::FILE), out)
+    let (alpha, asked) = (run.description.alpha, run.table.rows().len());
+    report::write(&request, (alpha, run.table_digest), &found.results, folder)?;
+    report::show(&request, (alpha, asked), &found.results, &folder.join(report::FILE), out)
 }
 
 /// Only certificates about the retriever that is attacked can be broken by it.
@@ -169,7 +183,9 @@ fn targets(
 ) -> anyhow::Result<Vec<AttackTarget>> {
     let mut targets = Vec::new();
     let mut unbounded = 0;
-    for (row, record) in run.table.rows().iter().zip(run.records()?) {
+    let records = run.records()?;
+    run.check_pictures(&records)?;
+    for (row, record) in run.table.rows().iter().zip(records) {
         match row.certificates[&name].verdict.radius() {
             Some(Radius::Finite(radius)) => {
                 let excluded = run.excluded(&row.identity).to_vec();

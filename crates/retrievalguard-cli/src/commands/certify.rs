@@ -178,7 +178,8 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let tables =
         Tables { jsonl: arguments.jsonl, tsv: arguments.tsv, recall_at_k: arguments.top_k.get() > 1 };
     let described = (queries.as_path(), arguments.data.format().name(), arguments.data.boxes());
-    Inputs::new(described, gallery, model, arguments.contract.as_deref(), &report)?.write(&arguments.out)?;
+    Inputs::new((described, &records), gallery, model, arguments.contract.as_deref(), &report)?
+        .write(&arguments.out)?;
     write_tables(&arguments.out, &report, tables)?;
     log_run(&arguments.out, &request, &report, started)?;
     tell_resumed(&report);

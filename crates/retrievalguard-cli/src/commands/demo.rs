@@ -152,7 +152,8 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     progress.finish();
     let report = result?;
     let described = (&*places.part(Part::Queries), Format::ImageFolder.name(), Boxes::Usual);
-    Inputs::new(described, &places.gallery, &places.encoder, None, &report)?.write(&places.certificates)?;
+    Inputs::new((described, &queries), &places.gallery, &places.encoder, None, &report)?
+        .write(&places.certificates)?;
     write_tables(&places.certificates, &report, Tables { jsonl: true, tsv: false, recall_at_k: false })?;
     log_run(&places.certificates, &request, &report, started)?;
     tell_resumed(&report);

@@ -10,7 +10,8 @@ use retrievalguard::certificate::Radius;
 use retrievalguard::storage::atomic::{WriteError, write};
 use retrievalguard_encoder::catalogue::{Catalogue, Part, Subject};
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, Role, open};
-use retrievalguard_encoder::experiment::{Laboratory, Plan, Results, SweepData, sweep};
+use retrievalguard_encoder::experiment::{Laboratory, Plan, Results, SweepData, SweepError, sweep};
+use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_report::chart::Figure;
 use retrievalguard_report::experiment::{figure, lipschitz_curves, lipschitz_figure};
 use serde_json::json;
@@ -130,7 +131,14 @@ fn measure(arguments: &ExperimentArgs, plan: &Plan) -> anyhow::Result<Results> {
     let progress = Progress::new("measuring");
     let results = sweep(plan, encoders, &data, &laboratory, &progress);
     progress.finish();
-    Ok(results?)
+    results.map_err(|error| {
+        let damaged = matches!(error, SweepError::Pipeline(PipelineError::Cache(_)));
+        let error = anyhow::Error::from(error);
+        if !damaged {
+            return error;
+        }
+        error.context(format!("the cache `{}` is damaged; it may be deleted", arguments.cache.display()))
+    })
 }
 
 /// The pictures: drawn ones, or those of --data.
@@ -159,33 +167,37 @@ fn data(arguments: &ExperimentArgs, plan: &Plan) -> anyhow::Result<SweepData> {
     Ok(SweepData { gallery: part(Part::Gallery)?, queries, leave_one_out: false })
 }
 
-/// The command that makes the figure again, and the commit whose files it used.
+/// Flags that decide where and how fast an experiment is run, and not what comes of it.
+const PLACES: [&str; 5] = ["--out", "--cache", "--threads", "--batch", "--onnxruntime"];
+
+/// The command that makes the figure again, the program's version, and the commit whose files it used.
 fn note(arguments: &ExperimentArgs) -> String {
-    let mut command = format!("retrievalguard experiment {}", quoted(&arguments.file));
-    if arguments.quick {
-        command.push_str(" --quick");
-    }
-    for (flag, path) in [("--data", &arguments.data), ("--encoders", &arguments.encoders)] {
-        if let Some(path) = path {
-            command.push_str(&format!(" {flag} {}", quoted(path)));
+    let mut command = "retrievalguard".to_owned();
+    let mut words = std::env::args_os().skip(1);
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        if PLACES.contains(&text.as_ref()) {
+            words.next();
+        } else if !PLACES.iter().any(|flag| text.starts_with(&format!("{flag}="))) {
+            command.push(' ');
+            command.push_str(&quoted(Path::new(&word)));
         }
     }
-    if let Some(queries) = arguments.queries {
-        command.push_str(&format!(" --queries {queries}"));
-    }
+    let version = env!("CARGO_PKG_VERSION");
     match commit(&arguments.file) {
-        Some(commit) => format!("{command} · commit {commit}"),
-        None => format!("{command} · retrievalguard {}", env!("CARGO_PKG_VERSION")),
+        Some(commit) => format!("{command} · version {version}, commit {commit}"),
+        None => format!("{command} · version {version}"),
     }
 }
 
-/// The commit that a file's folder is at, if git knows one.
+/// The commit in which a file lies, if it lies in one.
 fn commit(file: &Path) -> Option<String> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let git = |words: &[&str]| {
         let output = Command::new("git").arg("-C").arg(folder).args(words).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
+    git(&["ls-files", "--error-unmatch", file.file_name()?.to_str()?])?;
     let commit = git(&["rev-parse", "--short=10", "HEAD"])?;
     let changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
     Some(if changed { format!("{commit} with changes") } else { commit })

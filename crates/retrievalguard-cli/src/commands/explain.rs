@@ -11,6 +11,7 @@ use retrievalguard::certificate::{
 use retrievalguard::gallery::{Positives, Question};
 use retrievalguard::noise::Stage;
 use retrievalguard::{Picture, SampleCount, Smoother};
+use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::table::ResultRow;
 use serde_json::json;
 
@@ -87,7 +88,7 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
             certifier.certify(name, &SampledQuery { pilot, certifying }, &question)?
         }
     };
-    compare(&run, row, &outcome, &embedder.report().to_string())?;
+    compare(&run, row, &outcome, &embedder)?;
     if arguments.json {
         let value = json!({ "query": row.identity, "label": row.label, "outcome": outcome });
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
@@ -114,14 +115,18 @@ fn find(rows: &[ResultRow], query: &str) -> anyhow::Result<usize> {
 }
 
 /// An explanation of another verdict than the table's would explain nothing.
-fn compare(run: &RunDirectory, row: &ResultRow, outcome: &Outcome, engine: &str) -> anyhow::Result<()> {
+fn compare(
+    run: &RunDirectory,
+    row: &ResultRow,
+    outcome: &Outcome,
+    embedder: &OnnxEmbedder,
+) -> anyhow::Result<()> {
     let cell = row.certificates[&outcome.name];
     if cell.verdict == outcome.verdict {
         return Ok(());
     }
-    let wanted = &run.description.engine;
-    if engine != wanted {
-        tell(format_args!("note: the run used {wanted}, this is {engine}, so the last digits may differ"));
+    if embedder.report().to_string() != run.description.engine {
+        run.tell_engine(embedder);
         return Ok(());
     }
     bail!(
@@ -161,6 +166,9 @@ fn print(run: &RunDirectory, row: &ResultRow, outcome: &Outcome, out: &mut dyn W
         Verdict::Misretrieved => {
             writeln!(out, "verdict       misretrieved: the nearest item has another label")?;
         }
+    }
+    if !run.excluded(identity).is_empty() {
+        writeln!(out, "              among the items other than the query's own picture")?;
     }
     writeln!(out)?;
     for step in outcome.explain.steps() {

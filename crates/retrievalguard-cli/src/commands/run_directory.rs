@@ -1,6 +1,6 @@
 //! What a run of certificates leaves in its directory, and how later commands take it up again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,13 @@ use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma, TargetRadius};
 use retrievalguard_encoder::dataset::{Boxes, DatasetOptions, Record, open};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::PictureLimits;
-use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, input_values};
+use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, data_set_digest, input_values};
 use retrievalguard_encoder::table::ResultTable;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::arguments::EngineArgs;
+use crate::progress::tell;
 
 /// Key of the run's description in the metadata of a table.
 pub(super) const RUN_KEY: &str = "retrievalguard.run";
@@ -120,12 +121,14 @@ pub(super) struct Inputs {
     pub(super) contract: Option<PathBuf>,
     /// Rows of the gallery that a query did not see, by the query's identity.
     pub(super) excluded: BTreeMap<String, Vec<usize>>,
+    /// Digest of the pictures behind the table's rows.
+    pub(super) pictures: Digest,
 }
 
 impl Inputs {
     /// The inputs of this very command, with paths that hold wherever they are read.
     pub(super) fn new(
-        queries: (&Path, &str, Boxes),
+        (queries, records): ((&Path, &str, Boxes), &[Record]),
         gallery: &Path,
         model: &Path,
         contract: Option<&Path>,
@@ -136,6 +139,9 @@ impl Inputs {
         };
         let (path, format, boxes) = queries;
         let rows = report.table.rows().iter().map(|row| row.identity.clone()).zip(report.excluded.clone());
+        let skipped: HashSet<&str> = report.skipped.iter().map(|(identity, _)| identity.as_str()).collect();
+        let used: Vec<Record> =
+            records.iter().filter(|record| !skipped.contains(record.identity.as_str())).cloned().collect();
         Ok(Self {
             command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
             directory: std::env::current_dir().context("the working directory has no place")?,
@@ -146,6 +152,7 @@ impl Inputs {
             model: absolute(model)?,
             contract: contract.map(absolute).transpose()?,
             excluded: rows.filter(|(_, rows)| !rows.is_empty()).collect(),
+            pictures: data_set_digest(&used),
         })
     }
 
@@ -182,6 +189,8 @@ impl Description {
 /// A finished run, opened again.
 pub(super) struct RunDirectory {
     pub(super) table: ResultTable,
+    /// Digest of the table's file.
+    pub(super) table_digest: Digest,
     pub(super) description: Description,
     /// The description with everything in it.
     pub(super) described: Value,
@@ -199,6 +208,8 @@ impl RunDirectory {
             );
         }
         let table = ResultTable::read_parquet(&table_path)?;
+        let table_digest = Digest::of_file(&table_path)
+            .with_context(|| format!("`{}` cannot be read", table_path.display()))?;
         let metadata = ResultTable::read_metadata(&table_path)?;
         let (_, text) = metadata
             .iter()
@@ -213,7 +224,7 @@ impl RunDirectory {
         })?;
         let inputs = serde_json::from_slice(&text)
             .with_context(|| format!("`{}` does not say where a run's inputs lay", inputs_path.display()))?;
-        Ok(Self { table, description, described, inputs })
+        Ok(Self { table, table_digest, description, described, inputs })
     }
 
     /// The records of the table's queries, in the order of the table.
@@ -236,6 +247,26 @@ impl RunDirectory {
         let mut known: HashMap<String, Record> =
             data.records.into_iter().map(|record| (record.identity.clone(), record)).collect();
         Ok(self.table.rows().iter().map(|row| known.remove(&row.identity)).collect())
+    }
+
+    /// Whether the queries' pictures are those that were certified.
+    pub(super) fn check_pictures(&self, records: &[Record]) -> anyhow::Result<()> {
+        let (found, wanted) = (data_set_digest(records), self.inputs.pictures);
+        if found != wanted {
+            bail!(
+                "pictures in `{}` have changed since the run: their digest is {found}, wanted {wanted}",
+                self.inputs.queries.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Says so if another engine runs than that of the run.
+    pub(super) fn tell_engine(&self, embedder: &OnnxEmbedder) {
+        let (found, wanted) = (embedder.report().to_string(), &self.description.engine);
+        if found != *wanted {
+            tell(format_args!("note: the run used {wanted}, this is {found}, so the last digits may differ"));
+        }
     }
 
     /// The gallery that was searched, and no other.

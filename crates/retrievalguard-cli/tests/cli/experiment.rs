@@ -88,6 +88,7 @@ fn a_sweep_gives_the_numbers_of_certify_and_draws_no_sample_twice() {
     let samples = sandbox.path("experiment-cache/samples");
     let before = files(&samples);
     let other = PLAN
+        .replace("panels = [\"certificate\"]", "panels = [\"certificate\", \"alpha\"]")
         .replace("alpha = [0.01]", "alpha = [0.01, 0.1]")
         .replace("\"half-space\"]", "\"half-space\", \"vote\"]");
     sandbox.write("small.toml", other);
@@ -110,11 +111,21 @@ fn a_sweep_over_given_pictures_keeps_each_from_finding_itself() {
     sandbox.run(experiment).succeeds();
     let svg = sandbox.text("out/figure.svg");
     assert!(svg.contains("--data pictures --encoders encoders --queries 2"), "{svg}");
-    // A picture that finds itself is at distance zero of its own smoothed vector; leave-one-out makes recall honest.
-    let manifest = files(&sandbox.path("experiment-cache/journals"));
-    assert_eq!(manifest.len(), 1);
-    let journal = fs::read_to_string(manifest.first().unwrap()).unwrap();
-    assert!(journal.contains("\"leave_one_out\":true"), "{journal}");
+    // The only picture of its label cannot be found among the others; one that found itself would be.
+    let first = sandbox.text("out/summary.csv");
+    for entry in fs::read_dir(sandbox.path("pictures")).unwrap() {
+        for (number, picture) in files(&entry.unwrap().path()).into_iter().enumerate() {
+            if number > 0 {
+                fs::remove_file(picture).unwrap();
+            }
+        }
+    }
+    sandbox.run(experiment).succeeds();
+    let second = sandbox.text("out/summary.csv");
+    assert_ne!(first, second);
+    for line in second.lines().skip(1) {
+        assert_eq!(line.split(',').nth(7), Some("0.0000"), "{second}");
+    }
 }
 
 #[test]
@@ -140,6 +151,11 @@ fn files_that_are_no_experiments_are_refused_with_what_is_wrong() {
     let encoder = "[[encoder]]\nname = \"GDML\"\nmodel = \"encoder.onnx\"\n";
     refuse(PLAN.replace("[sweep]", &format!("{encoder}[sweep]")), &["two encoders called `GDML`"]);
     refuse(PLAN.replace("\"products\"", "\"clouds\""), &["`clouds` is no subject"]);
+    refuse(PLAN.replace("alpha = [0.01]", "alpha = [0.01, 0.1]"), &["2 values of Alpha in one curve"]);
+    refuse(
+        PLAN.replace("panels = [\"certificate\"]", "panels = []"),
+        &["2 values of Certificate in one curve"],
+    );
     refuse(PLAN.replace("encoder.onnx", "nobody.onnx"), &["nobody.onnx"]);
 }
 

@@ -44,6 +44,18 @@ pub enum PlanError {
         /// The noise level.
         sigma: Sigma,
     },
+    /// Settings that a figure would not tell apart.
+    #[error(
+        "experiment `{}` has {count} values of {factor:?} in one curve, wanted it among the panels or as the series", path.display()
+    )]
+    Merged {
+        /// The file.
+        path: PathBuf,
+        /// What is swept and not shown.
+        factor: Factor,
+        /// How many values it has.
+        count: usize,
+    },
     /// Two encoders answer for the same point of the sweep.
     #[error("experiment `{}` has two encoders called `{name}` for sigma {sigma}, wanted one", path.display())]
     Ambiguous {
@@ -239,7 +251,7 @@ impl Plan {
             return Ok(());
         }
         let sweep = self.sweep.as_ref().ok_or_else(|| missing("[sweep] and no [lipschitz]"))?;
-        self.figure.as_ref().ok_or_else(|| missing("[figure]"))?;
+        let figure = self.figure.as_ref().ok_or_else(|| missing("[figure]"))?;
         let quick = self.quick.samples.as_ref();
         for (what, count) in [
             ("sigma", sweep.sigma.len()),
@@ -253,13 +265,31 @@ impl Plan {
                 return Err(missing(what));
             }
         }
+        let along = match figure.kind {
+            FigureKind::CertifiedRecall => None,
+            FigureKind::RejectedRatio => Some(Factor::Samples),
+        };
+        for (factor, count) in [
+            (Factor::Sigma, sweep.sigma.len()),
+            (Factor::Samples, sweep.samples.len().max(quick.map_or(1, Vec::len))),
+            (Factor::Alpha, sweep.alpha.len()),
+            (Factor::Certificate, sweep.certificates.len()),
+        ] {
+            if count > 1 && !figure.mentions(factor) && along != Some(factor) {
+                return Err(PlanError::Merged { path: path.to_owned(), factor, count });
+            }
+        }
         for &sigma in &sweep.sigma {
             let mut names: Vec<&str> = self.encoders_at(sigma).map(|encoder| encoder.name.as_str()).collect();
             if names.is_empty() {
                 return Err(PlanError::NoEncoder { path: path.to_owned(), sigma });
             }
             names.sort_unstable();
-            if self.figure.as_ref().is_some_and(|figure| !figure.mentions(Factor::Dimension))
+            let count = names.iter().collect::<std::collections::BTreeSet<_>>().len();
+            if count > 1 && !figure.mentions(Factor::Encoder) {
+                return Err(PlanError::Merged { path: path.to_owned(), factor: Factor::Encoder, count });
+            }
+            if !figure.mentions(Factor::Dimension)
                 && let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1])
             {
                 return Err(PlanError::Ambiguous { path: path.to_owned(), name: pair[0].to_owned(), sigma });

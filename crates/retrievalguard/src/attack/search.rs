@@ -2,7 +2,7 @@
 //!
 //! The margin of a mean embedding `m` against the nearest wrong item `q` and the nearest right item `c` is
 //! `‖m − q‖² − ‖m − c‖²`, which is linear in `m` for a fixed pair. So the gradient averaged over noisy copies is an
-//! unbiased estimate of the gradient of the smoothed margin. Fresh noise in every step, remembered by momentum, keeps the
+//! unbiased estimate of the gradient of that pair's smoothed margin. Fresh noise in every step, remembered by momentum, keeps the
 //! perturbation from fitting the noise instead of the encoder.
 
 use super::slopes::{Cloud, Mode};

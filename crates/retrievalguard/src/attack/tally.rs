@@ -43,7 +43,7 @@ pub enum TallyFault {
     Certificates {
         /// Queries broken inside.
         broken: usize,
-        /// Probability of so many or more if every certificate is wrong with probability `α`.
+        /// Probability of so many or more among the queries asked, if every certificate is wrong with probability `α`.
         probability: f64,
     },
     /// The attack cannot even break the plain encoder, so that it broke no certificate says nothing.
@@ -103,11 +103,13 @@ impl Tally {
 
     /// What is wrong with the run, if anything.
     ///
-    /// A certificate is wrong with probability `alpha` at most, and a break that is none is proved with probability
-    /// `judge_alpha` at most; queries have independent noise. So the breaks inside are at most as many as
-    /// `Bin(N, alpha + judge_alpha)`, and a number whose tail is below [`SURPRISE`] cannot be explained by chance.
-    pub fn fault(&self, alpha: Alpha, judge_alpha: Alpha) -> Option<TallyFault> {
-        let probability = self.chance(alpha, judge_alpha);
+    /// `asked` is the number of queries for which a certificate was *asked*, those that abstained included: a query is
+    /// certified and wrong with probability `alpha` at most, but one that is known to be certified may be wrong more
+    /// often. A break that is none is proved with probability `judge_alpha` at most, and queries have independent noise.
+    /// So the breaks inside are at most as many as `Bin(asked, alpha + judge_alpha)`, and a number whose tail is below
+    /// [`SURPRISE`] cannot be explained by chance.
+    pub fn fault(&self, asked: usize, alpha: Alpha, judge_alpha: Alpha) -> Option<TallyFault> {
+        let probability = self.chance(asked, alpha, judge_alpha);
         if !self.inside.is_empty() && probability < SURPRISE {
             return Some(TallyFault::Certificates { broken: self.inside.len(), probability });
         }
@@ -117,12 +119,14 @@ impl Tally {
         None
     }
 
-    /// Probability of as many breaks inside or more, if every certificate is valid at `alpha`.
-    pub fn chance(&self, alpha: Alpha, judge_alpha: Alpha) -> f64 {
+    /// Probability of as many breaks inside or more among `asked` queries, if every certificate is valid at `alpha`.
+    pub fn chance(&self, asked: usize, alpha: Alpha, judge_alpha: Alpha) -> f64 {
         let either = (alpha.get() + judge_alpha.get()).min(1.0);
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         match Probability::new(either) {
-            Ok(either) => binomial::upper_tail(count(self.inside.len()), count(self.queries), either),
+            Ok(either) => {
+                binomial::upper_tail(count(self.inside.len()), count(asked.max(self.queries)), either)
+            }
             // A sum of two levels in (0, 1), cut at 1, is a probability.
             Err(_) => 1.0,
         }

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use retrievalguard::Seed;
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::manifest::{Engine, GalleryDirectory};
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetOptions, PictureSource, Record, Role, open,
 };
@@ -51,7 +51,8 @@ pub(super) fn gallery(
             && provenance.data_set == stored.manifest.provenance.data_set
             && provenance.model == embedder.facts().hash.parse().ok()
             && provenance.contract == embedder.contract().hash().parse().ok()
-            && provenance.engine.as_ref().is_some_and(|engine| engine.version == embedder.report().version)
+            && provenance.engine == stored_engine(embedder)
+            && made.manifest.metric == stored.manifest.metric
     });
     if made.is_some() {
         return Ok(made);
@@ -61,6 +62,12 @@ pub(super) fn gallery(
     progress.finish();
     result?;
     Ok(Some(GalleryDirectory::read(folder)?))
+}
+
+/// The engine as a manifest names it.
+fn stored_engine(embedder: &OnnxEmbedder) -> Option<Engine> {
+    let report = embedder.report();
+    Some(Engine { name: report.engine.to_string(), version: report.version.clone() })
 }
 
 /// The records that the gallery was made from: by the paths it keeps, or those of the run's own queries.

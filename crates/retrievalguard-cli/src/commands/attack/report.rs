@@ -7,6 +7,7 @@ use std::path::Path;
 use retrievalguard::Alpha;
 use retrievalguard::attack::{Attacked, Cost, FACTORS, Mode, Pixels, Rates, Tally, TallyFault};
 use retrievalguard::storage::atomic;
+use retrievalguard::storage::digest::Digest;
 use retrievalguard_encoder::pipeline::AttackRequest;
 use serde::Serialize;
 use serde_json::json;
@@ -47,7 +48,7 @@ fn total(results: &[Attacked]) -> Cost {
 /// Writes the results; the same results give the same bytes.
 pub(super) fn write(
     request: &AttackRequest<'_>,
-    alpha: Alpha,
+    (alpha, table): (Alpha, Digest),
     results: &[Attacked],
     folder: &Path,
 ) -> anyhow::Result<()> {
@@ -60,6 +61,7 @@ pub(super) fn write(
         .map(|(target, attacked)| Query { identity: &target.record.identity, attacked })
         .collect();
     let value = json!({
+        "table": table,
         "certificate": request.certificate,
         "alpha": alpha,
         "judge_alpha": judging.alpha,
@@ -89,7 +91,7 @@ pub(super) fn write(
 /// Prints the table and what follows from it.
 pub(super) fn show(
     request: &AttackRequest<'_>,
-    alpha: Alpha,
+    (alpha, asked): (Alpha, usize),
     results: &[Attacked],
     file: &Path,
     out: &mut dyn Write,
@@ -144,7 +146,7 @@ pub(super) fn show(
     writeln!(out)?;
     brackets(results, &tally, out)?;
     writeln!(out, "{}", file.display())?;
-    conclude(request, alpha, &tally)
+    conclude(request, (alpha, asked), &tally)
 }
 
 fn share(count: usize, total: usize) -> String {
@@ -182,7 +184,11 @@ fn brackets(results: &[Attacked], tally: &Tally, out: &mut dyn Write) -> anyhow:
 }
 
 /// A warning for every break inside, a failure for more than chance allows.
-fn conclude(request: &AttackRequest<'_>, alpha: Alpha, tally: &Tally) -> anyhow::Result<()> {
+fn conclude(
+    request: &AttackRequest<'_>,
+    (alpha, asked): (Alpha, usize),
+    tally: &Tally,
+) -> anyhow::Result<()> {
     let judge_alpha = request.judging.alpha;
     let broken = tally.inside.len();
     let names: Vec<&str> = tally
@@ -193,10 +199,10 @@ fn conclude(request: &AttackRequest<'_>, alpha: Alpha, tally: &Tally) -> anyhow:
         .collect();
     let more = if broken > LISTED { format!(" and {} more", broken - LISTED) } else { String::new() };
     let listed = names.join(", ") + &more;
-    match tally.fault(alpha, judge_alpha) {
+    match tally.fault(asked, alpha, judge_alpha) {
         Some(TallyFault::Certificates { broken, probability }) => Err(AttackFailed(format!(
-            "{broken} of {} certificates are broken inside their radii, which has probability {probability:.1e} if \
-             each is wrong with probability {alpha}: {listed}",
+            "{broken} of {} certificates are broken inside their radii, which has probability {probability:.1e} among \
+             {asked} queries if each is wrong with probability {alpha}: {listed}",
             tally.queries
         ))
         .into()),
@@ -206,16 +212,22 @@ fn conclude(request: &AttackRequest<'_>, alpha: Alpha, tally: &Tally) -> anyhow:
         ))
         .into()),
         None if broken > 0 => {
-            let chance = tally.chance(alpha, judge_alpha);
+            let chance = tally.chance(asked, alpha, judge_alpha);
             tell(format_args!(
                 "warning: {broken} of {} certificates are broken inside their radii, as happens with probability \
-                 {chance:.2} if each is wrong with probability {alpha}: {listed}",
+                 {chance:.2} among {asked} queries if each is wrong with probability {alpha}: {listed}",
                 tally.queries
             ));
             Ok(())
         }
         None => {
             tell(format_args!("no certificate was broken inside its radius"));
+            if tally.plain_broken == 0 {
+                tell(format_args!(
+                    "warning: nor was any of {} plain retrievals that are right, so that says little of the certificates",
+                    tally.plain_right
+                ));
+            }
             Ok(())
         }
     }
