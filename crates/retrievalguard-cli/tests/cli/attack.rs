@@ -128,8 +128,10 @@ fn radii_that_someone_changed_and_runs_that_cannot_be_attacked_are_found_out() {
     attack("--certificate paper-repaired").fails(2, &["exactly smoothed items"]);
     attack("--certificate paper").fails(2, &["no query of the run has a finite radius under paper"]);
     attack("--certificate nothing").ends_with_status(2).tells(&["nothing"]);
-    attack("--steps 0").fails(2, &["--steps is 0, wanted at least 1"]);
-    attack("--noise 0").fails(2, &["--noise is 0, wanted at least 1"]);
+    attack("--steps 0").fails(2, &["--steps is 0, wanted a number from 1 to"]);
+    attack("--noise 0").fails(2, &["--noise is 0, wanted a number from 1 to 65536"]);
+    attack("--noise 4294967295").fails(2, &["--noise is 4294967295"]);
+    attack("--judge-samples 4294967295").fails(2, &["--judge-samples is 4294967295"]);
     attack("--white-box --black-box").ends_with_status(2).tells(&["cannot be used with"]);
     sandbox.run("attack nowhere").fails(2, &["`nowhere` is no finished run of certificates"]);
 
@@ -144,6 +146,11 @@ fn radii_that_someone_changed_and_runs_that_cannot_be_attacked_are_found_out() {
     inflate(&table, 1e-7);
     let weak = attack("--queries 7 --black-box --out shrunk");
     weak.fails(1, &["the attack broke none of", "plain retrievals", "says nothing"]);
+
+    // Another picture under a query's name has no certificate.
+    let queries = sandbox.path("retrievalguard-demo/pictures/queries");
+    fs::copy(queries.join("product-241/05.png"), queries.join("product-240/05.png")).unwrap();
+    attack("--out swapped").fails(2, &["pictures in", "have changed since the run", "wanted"]);
 
     fs::remove_file(sandbox.path(&format!("{RUN}/inputs.json"))).unwrap();
     attack("").fails(2, &["inputs.json"]);
@@ -168,4 +175,10 @@ fn encoders_of_other_programs_are_attacked_as_black_boxes() {
     assert_eq!(attack_json(&sandbox, "run/attack.json")["mode"], "black-box", "{attacked}");
     let names = attack_json(&sandbox, "run/attack.json")["certificate"].clone();
     assert_eq!(names, CertificateName::HalfSpace.as_str());
+
+    // The page about the run shows what this very attack has found.
+    sandbox.run("report run").succeeds();
+    let page = sandbox.text("run/report.html");
+    assert!(page.contains("No attack changed an answer inside its certified radius"));
+    assert!(sandbox.path("run/figures/bracket.svg").is_file());
 }
