@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use retrievalguard::attack::Pixels;
+use retrievalguard::storage::digest::Digest;
 use serde::Deserialize;
 use serde_json::Value;
 
 /// A run's attacks.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Attack {
+    /// The table of certificates that was attacked; old files do not name it.
+    pub table: Option<Digest>,
     /// The certificate whose radii were attacked.
     pub certificate: String,
     /// Failure probability of a certificate.
@@ -18,6 +22,10 @@ pub struct Attack {
     pub factors: Vec<f64>,
     /// What the attack knew.
     pub mode: Mode,
+    /// Which values it could give to pixels, if the file says so.
+    pub pixels: Option<Pixels>,
+    /// Where the encoder without smoothing searched, if the file says so.
+    pub plain_gallery: Option<PlainGallery>,
     /// What the attack was allowed.
     pub budget: BTreeMap<String, Value>,
     /// What it found.
@@ -32,6 +40,16 @@ pub enum Mode {
     WhiteBox,
     /// Its outputs alone.
     BlackBox,
+}
+
+/// Where the encoder without smoothing searches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlainGallery {
+    /// Among the gallery's pictures, embedded without noise.
+    Clean,
+    /// Among the stored vectors, which are smoothed.
+    Stored,
 }
 
 /// One query under attack.
@@ -121,11 +139,15 @@ impl Attack {
 
     /// How many certified radii were broken from inside.
     pub fn broken_inside(&self) -> usize {
-        let inside = |query: &&AttackedQuery| {
-            let attempts = query.smoothed.iter();
-            attempts.clone().any(|attempt| attempt.outcome == AttemptOutcome::Broken && attempt.factor < 1.0)
-        };
-        self.queries.iter().filter(inside).count()
+        self.queries.iter().filter(|query| query.broken_inside()).count()
+    }
+}
+
+impl AttackedQuery {
+    /// Whether anything below the radius broke the smoothed retriever, whatever its factor is called.
+    pub fn broken_inside(&self) -> bool {
+        let broken = self.smoothed.iter().filter(|attempt| attempt.outcome == AttemptOutcome::Broken);
+        broken.map(|attempt| attempt.norm).chain(self.smallest_break).any(|norm| norm < self.radius)
     }
 }
 
@@ -158,7 +180,18 @@ mod tests {
 
     #[test]
     fn a_break_below_the_radius_is_counted() {
-        let text = TEXT.replacen("\"held\"", "\"broken\"", 1);
-        assert_eq!(serde_json::from_str::<Attack>(&text).unwrap().broken_inside(), 1);
+        for (found, instead, inside) in [
+            ("\"held\"", "\"broken\"", 1),
+            // A refinement lies between the factors and may be all that is inside.
+            ("\"smallest_break\": 0.6", "\"smallest_break\": 0.29", 1),
+            ("\"smallest_break\": 0.6", "\"smallest_break\": 0.3", 0),
+            // The norm decides, not what the size is called.
+            ("\"norm\": 0.6", "\"norm\": 0.29", 1),
+            ("\"factor\": 2, \"norm\": 0.6", "\"factor\": 0.5, \"norm\": 0.6", 0),
+        ] {
+            let text = TEXT.replacen(found, instead, 1);
+            assert_ne!(text, TEXT, "{found}");
+            assert_eq!(serde_json::from_str::<Attack>(&text).unwrap().broken_inside(), inside, "{instead}");
+        }
     }
 }

@@ -56,6 +56,8 @@ pub struct Facts {
     pub alpha: Alpha,
     /// Pilot samples per query.
     pub pilot: SampleCount,
+    /// How many queries searched without their own picture, which the gallery holds.
+    pub left_out: u64,
     /// Certifying samples per query, or the most of them.
     pub samples: SampleCount,
     /// The radius that was decided, if only one was.
@@ -105,10 +107,10 @@ pub struct RowPictures {
 /// A command and what it is for.
 #[derive(Clone, Debug)]
 pub struct CommandLine {
-    /// What it makes.
+    /// What it makes, or why there is no command for it.
     pub purpose: String,
-    /// What to type.
-    pub line: String,
+    /// What to type, if that is known.
+    pub line: Option<String>,
 }
 
 /// A figure with a name for its file and words for its meaning.
@@ -198,6 +200,22 @@ pub(crate) fn in_thousands(count: u64) -> String {
         shown.push(digit);
     }
     shown
+}
+
+/// An upper bound with three digits: never below the value, and zero only for zero.
+fn round_up(value: f64) -> String {
+    // Digits beyond the fifteenth are the rounding of decimals to binary numbers.
+    let text = format!("{value:.14e}");
+    let Some((digits, power)) = text.split_once('e') else { return text };
+    let (kept, rest) = digits.split_at(4);
+    let one = u64::from(rest.bytes().any(|digit| digit != b'0'));
+    let kept = kept.replace('.', "").parse::<u64>().map_or(0, |kept| kept + one);
+    let power = power.parse::<i32>().unwrap_or(0) - 2;
+    match format!("{kept}e{power}").parse::<f64>() {
+        Ok(bound) if bound > 0.0 && bound < 1e-6 => format!("{bound:e}"),
+        Ok(bound) => bound.to_string(),
+        Err(_) => text,
+    }
 }
 
 #[cfg(test)]

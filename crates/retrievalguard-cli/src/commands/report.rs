@@ -11,11 +11,12 @@ use retrievalguard::SampleCount;
 use retrievalguard::certificate::Radius;
 use retrievalguard::gallery::Metric;
 use retrievalguard::storage::atomic::{self, WriteError};
+use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::{GalleryDirectory, SeedRecord};
 use retrievalguard_encoder::contract::Contract;
-use retrievalguard_encoder::dataset::Record;
+use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, open};
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
-use retrievalguard_encoder::pipeline::input_values;
+use retrievalguard_encoder::pipeline::{data_set_digest, input_values};
 use retrievalguard_encoder::table::ResultRow;
 use retrievalguard_report::attack::Attack;
 use retrievalguard_report::picture::Thumbnail;
@@ -23,7 +24,7 @@ use retrievalguard_report::report::{CommandLine, Facts, GalleryFacts, Report, Ro
 use serde_json::Value;
 
 use super::quoted;
-use super::run_directory::{LOG_FILE, RunDirectory};
+use super::run_directory::{LOG_FILE, RunDirectory, TABLE_FILE};
 use crate::progress::tell;
 
 /// What attacks leave in a run's directory.
@@ -53,8 +54,8 @@ pub(crate) struct ReportArgs {
 pub(super) fn run(arguments: &ReportArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let folder = &arguments.run;
     let run = RunDirectory::open(folder)?;
-    let attack = read_attack(folder)?;
     let mut notes = Vec::new();
+    let attack = read_attack(folder, &run, &mut notes)?;
     let gallery = available(run.gallery(), "Items of the gallery are shown without pictures", &mut notes);
     let contract = available(contract(&run), "Changed pictures are not shown", &mut notes);
     let records = available(run.remaining_records(), "Queries are shown without pictures", &mut notes);
@@ -73,7 +74,7 @@ pub(super) fn run(arguments: &ReportArgs, out: &mut dyn Write) -> anyhow::Result
         table: &run.table,
         facts: facts(&run, finished(folder), gallery.as_ref(), contract.as_ref()),
         pictures,
-        commands: commands(arguments, &run, gallery.as_ref()),
+        commands: commands(arguments, &run, gallery.as_ref())?,
         attack: attack.as_ref(),
         notes,
     };
@@ -98,14 +99,36 @@ fn available<T>(found: anyhow::Result<T>, consequence: &str, notes: &mut Vec<Str
     found.map_err(|error| notes.push(format!("{consequence}: {error:#}."))).ok()
 }
 
-fn read_attack(folder: &Path) -> anyhow::Result<Option<Attack>> {
+/// The attacks on this very table; those on another one are left out, and a note says so.
+fn read_attack(folder: &Path, run: &RunDirectory, notes: &mut Vec<String>) -> anyhow::Result<Option<Attack>> {
     let path = folder.join(ATTACK_FILE);
     if !path.exists() {
         return Ok(None);
     }
     let text = fs::read(&path).with_context(|| format!("`{}` cannot be read", path.display()))?;
-    let attack = serde_json::from_slice(&text)
+    let attack: Attack = serde_json::from_slice(&text)
         .with_context(|| format!("`{}` does not say what attacks found", path.display()))?;
+    let table = folder.join(TABLE_FILE);
+    let wanted = Digest::of_file(&table).with_context(|| format!("`{}` cannot be read", table.display()))?;
+    if attack.table != Some(wanted) {
+        let found = attack.table.map_or("no table".to_owned(), |found| format!("the table {found:.16}…"));
+        notes.push(format!(
+            "Attacks are not shown: `{}` names {found}, wanted {wanted:.16}…, which is `{}`; attack the run again.",
+            path.display(),
+            table.display()
+        ));
+        return Ok(None);
+    }
+    let names = run.table.certificates();
+    if !names.iter().any(|name| name.as_str() == attack.certificate) {
+        let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+        bail!(
+            "`{}` attacks the certificate `{}`, wanted one of the table's: {}",
+            path.display(),
+            attack.certificate,
+            names.join(", ")
+        );
+    }
     Ok(Some(attack))
 }
 
@@ -226,6 +249,7 @@ fn facts(
         alpha: description.alpha,
         pilot: description.pilot,
         samples: description.samples,
+        left_out: run.described["leave_one_out"].as_u64().unwrap_or(0),
         target_radius: description.target_radius,
         seed: word("seed"),
         engine: description.engine.clone(),
@@ -251,14 +275,20 @@ fn commands(
     arguments: &ReportArgs,
     run: &RunDirectory,
     gallery: Option<&GalleryDirectory>,
-) -> Vec<CommandLine> {
+) -> anyhow::Result<Vec<CommandLine>> {
     let inputs = &run.inputs;
+    let there = |command: String| Some(format!("cd {} && {command}", quoted(&inputs.directory)));
     let mut commands = Vec::new();
     let given: Vec<String> = inputs.command.iter().map(|word| quoted(Path::new(word))).collect();
     let demo = inputs.command.get(1).is_some_and(|word| word == "demo");
     // A demo makes its own gallery.
-    if let Some(line) = gallery.filter(|_| !demo).and_then(|gallery| index_command(run, gallery)) {
-        commands.push(CommandLine { purpose: "The gallery:".to_owned(), line });
+    if !demo {
+        let line = gallery.and_then(|gallery| index_command(run, gallery)).and_then(there);
+        let purpose = match line {
+            Some(_) => "The gallery:",
+            None => "The command that made the gallery is not known; the gallery's digests stand above.",
+        };
+        commands.push(CommandLine { purpose: purpose.to_owned(), line });
     }
     commands.push(CommandLine {
         purpose: if demo {
@@ -267,16 +297,23 @@ fn commands(
             "The certificates, as the command was given:"
         }
         .to_owned(),
-        line: format!("cd {} && {}", quoted(&inputs.directory), given.join(" ")),
+        line: there(given.join(" ")),
     });
+    let folder = std::path::absolute(&arguments.run)
+        .with_context(|| format!("`{}` has no place", arguments.run.display()))?;
+    let folder = match folder.strip_prefix(&inputs.directory) {
+        Ok(below) if below.as_os_str().is_empty() => Path::new("."),
+        Ok(below) => below,
+        Err(_) => &folder,
+    };
     commands.push(CommandLine {
         purpose: "This page and its figures:".to_owned(),
-        line: format!("retrievalguard report {}", quoted(&arguments.run)),
+        line: there(format!("retrievalguard report {}", quoted(folder))),
     });
-    commands
+    Ok(commands)
 }
 
-/// The command that makes the gallery, if the gallery knows enough of its making.
+/// The command that makes the gallery, if the gallery knows enough of its making and its pictures are what they were.
 fn index_command(run: &RunDirectory, gallery: &GalleryDirectory) -> Option<String> {
     let provenance = &gallery.manifest.provenance;
     let (sigma, samples) = (provenance.sigma?, provenance.samples?);
@@ -290,10 +327,16 @@ fn index_command(run: &RunDirectory, gallery: &GalleryDirectory) -> Option<Strin
     roots.dedup();
     let [root] = roots.as_slice() else { return None };
     let pictures = if root.is_empty() { "." } else { root };
+    // The command reads the folder as it is, so it must find the pictures that were indexed, all of them and no others.
+    let found = open(&run.inputs.directory.join(pictures), Format::Auto, DatasetOptions::default()).ok()?;
+    let same = found.records.len() == gallery.gallery.len()
+        && Some(data_set_digest(&found.records)) == provenance.data_set;
+    if !same {
+        return None;
+    }
     let contract = run.inputs.contract.as_ref().map(|path| format!(" --contract {}", quoted(path)));
     Some(format!(
-        "cd {} && retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{} --gallery {}",
-        quoted(&run.inputs.directory),
+        "retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{} --gallery {}",
         quoted(Path::new(pictures)),
         quoted(&run.inputs.model),
         contract.unwrap_or_default(),

@@ -78,6 +78,16 @@ def check_width(page, width):
     assert inner <= outer, f"at {width} pixels the page is {inner} wide, wanted at most {outer}"
 
 
+def check_nothing_scrolls_sideways(page):
+    """Outside of commands, everything fits into its own box; texts of figures have a check of their own."""
+    wide = page.evaluate(
+        """() => [...document.querySelectorAll('*')]
+            .filter(one => !one.closest('pre, code, svg *') && one.scrollWidth > one.clientWidth + 1)
+            .map(one => `${one.tagName} ${one.className} ${one.scrollWidth} > ${one.clientWidth}`)"""
+    )
+    assert not wide, f"wider than their boxes: {wide}"
+
+
 def main(report, folder):
     folder.mkdir(parents=True, exist_ok=True)
     address = report.resolve().as_uri()
@@ -101,6 +111,7 @@ def main(report, folder):
         for width in (1280, 768, 641, 640, 360, 320):
             check_width(page, width)
         page.set_viewport_size({"width": 360, "height": 800})
+        check_nothing_scrolls_sideways(page)
         check_figures(page, wanted)
         page.screenshot(path=folder / "phone.png", full_page=True)
         light = page.evaluate("getComputedStyle(document.body).backgroundColor")

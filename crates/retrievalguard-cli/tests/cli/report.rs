@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use retrievalguard::storage::digest::Digest;
 use serde_json::json;
 
 use crate::sandbox::{ENCODER, PICTURES, Sandbox, json_lines};
@@ -32,13 +33,16 @@ fn a_report_is_one_page_and_the_figures_beside_it() {
         "at most α = 0.01.",
         "certify pictures --gallery gallery",
         "retrievalguard index pictures --model",
+        "&amp;&amp; retrievalguard report run",
+        "among the items other than the query's own picture",
         "class-0/0.png",
         "default-src &#39;none&#39;",
     ] {
         let found = page.contains(words) || page.contains(&words.replace("&#39;", "'"));
         assert!(found, "`{words}` is missing");
     }
-    assert_eq!(page.matches("<tr role=\"row\">").count(), 1 + PICTURES);
+    assert_eq!(page.matches("data-label=\"query\"").count(), PICTURES);
+    assert_eq!(page.matches("<code>cd ").count(), 3, "each command says where it is given");
     assert!(!page.contains("could not be read"), "a picture is missing");
     let figures: Vec<Vec<u8>> = FIGURES
         .iter()
@@ -68,6 +72,9 @@ fn what_is_gone_since_the_run_is_marked_and_what_is_wrong_is_refused() {
         page.contains("the picture could not be read") && page.contains("could not be read any more"),
         "{told}"
     );
+    // The same folder would make another gallery.
+    assert!(page.contains("The command that made the gallery is not known"));
+    assert!(!page.contains("retrievalguard index"));
 
     let contract = sandbox.text("model/encoder.toml").replacen("normalise", "# another\nnormalise", 1);
     sandbox.write("model/encoder.toml", contract.replacen("mean = [", "mean = [0.125, ", 1));
@@ -78,6 +85,57 @@ fn what_is_gone_since_the_run_is_marked_and_what_is_wrong_is_refused() {
     sandbox.run("report pictures").fails(2, &["`pictures` is no finished run of certificates"]);
     sandbox.write("run/attack.json", "{}");
     sandbox.run("report run").fails(2, &["`run/attack.json` does not say what attacks found"]);
+}
+
+/// Attacks on the certified queries, made up: they hold inside and break at twice the radius.
+fn attack(sandbox: &Sandbox, run: &str) -> serde_json::Value {
+    let rows = json_lines(&sandbox.text(&format!("{run}/certificates.jsonl")));
+    let radius = |row: &serde_json::Value| row["certificates"]["half-space"]["radius"].as_f64();
+    let queries: Vec<_> = rows
+        .iter()
+        .filter_map(|row| {
+            let (radius, identity) = (radius(row)?, &row["identity"]);
+            let attempt = |factor: f64, outcome: &str| json!({ "factor": factor, "norm": factor * radius, "outcome": outcome });
+            Some(json!({
+                "identity": identity, "radius": radius, "plain_right": true,
+                "smoothed": [attempt(0.5, "held"), attempt(2.0, "broken")], "smallest_break": 2.0 * radius,
+                "plain": [attempt(0.5, "broken"), attempt(2.0, "broken")], "plain_smallest_break": 0.5 * radius,
+            }))
+        })
+        .collect();
+    json!({
+        "table": Digest::of_file(&sandbox.path(&format!("{run}/certificates.parquet"))).unwrap(),
+        "certificate": "half-space", "alpha": 0.01, "judge_alpha": 0.001, "factors": [0.5, 2.0], "mode": "white-box",
+        "pixels": "free", "plain_gallery": "clean", "budget": { "steps": 1, "restarts": 1 }, "queries": queries,
+    })
+}
+
+#[test]
+fn only_attacks_on_this_very_table_are_shown() {
+    let sandbox = certified();
+    let right = attack(&sandbox, "run");
+    sandbox.write("run/attack.json", right.to_string());
+    sandbox.run("report run").succeeds();
+    let page = sandbox.text("run/report.html");
+    assert!(page.contains("id=\"attacks\"") && page.contains("may leave the range of pixels"));
+
+    let mut other = right.clone();
+    other["table"] = json!("ab".repeat(32));
+    let mut nameless = right.clone();
+    nameless.as_object_mut().unwrap().remove("table");
+    for (attack, found) in [(other, "names the table abababababababab…"), (nameless, "names no table")] {
+        sandbox.write("run/attack.json", attack.to_string());
+        let told = [found, "note: Attacks are not shown: `run/attack.json`", "attack the run again"];
+        sandbox.run("report run").succeeds().tells(&told);
+        let page = sandbox.text("run/report.html");
+        assert!(page.contains("Attacks are not shown") && !page.contains("id=\"attacks\""), "{found}");
+    }
+    let mut foreign = right;
+    foreign["certificate"] = json!("quarter-space");
+    sandbox.write("run/attack.json", foreign.to_string());
+    sandbox
+        .run("report run")
+        .fails(2, &["`run/attack.json` attacks the certificate `quarter-space`, wanted one of"]);
 }
 
 /// Python with playwright, and Chromium; otherwise says what is skipped, or fails if nothing may be.
@@ -106,25 +164,7 @@ fn a_browser_shows_the_report_without_a_fault() {
     let Some(python) = browser("a_browser_shows_the_report_without_a_fault") else { return };
     let sandbox = Sandbox::new();
     sandbox.run("demo --out demo --queries 12 --samples 100 --pilot 60 --engine rten").succeeds();
-    // Attacks on the certified queries, made up: they hold inside and break at twice the radius.
-    let rows = json_lines(&sandbox.text("demo/certificates/certificates.jsonl"));
-    let radius = |row: &serde_json::Value| row["certificates"]["half-space"]["radius"].as_f64();
-    let queries: Vec<_> = rows
-        .iter()
-        .filter_map(|row| {
-            let (radius, identity) = (radius(row)?, &row["identity"]);
-            let attempt = |factor: f64, outcome: &str| json!({ "factor": factor, "norm": factor * radius, "outcome": outcome });
-            Some(json!({
-                "identity": identity, "radius": radius, "plain_right": true,
-                "smoothed": [attempt(0.5, "held"), attempt(2.0, "broken")], "smallest_break": 2.0 * radius,
-                "plain": [attempt(0.5, "broken"), attempt(2.0, "broken")], "plain_smallest_break": 0.5 * radius,
-            }))
-        })
-        .collect();
-    let attack = json!({
-        "certificate": "half-space", "alpha": 0.01, "judge_alpha": 0.001, "factors": [0.5, 2.0], "mode": "white-box",
-        "budget": { "steps": 1, "restarts": 1 }, "queries": queries,
-    });
+    let attack = attack(&sandbox, "demo/certificates");
     sandbox.write("demo/certificates/attack.json", attack.to_string());
     sandbox.run("report demo/certificates").succeeds();
 

@@ -1,10 +1,12 @@
 //! What attacks found, beside what is proved.
 
 use maud::{Markup, html};
+use retrievalguard::attack::Pixels;
 
 use super::figures::{RADIUS, figure};
+use super::statement::plain_table;
 use super::{NamedFigure, Prepared, in_thousands};
-use crate::attack::{Attack, AttackedQuery, AttemptOutcome, Mode, Tally};
+use crate::attack::{Attack, AttackedQuery, AttemptOutcome, Mode, PlainGallery, Tally};
 use crate::chart::{Axis, Marks, Panel, Series};
 
 /// Per query: certified radius ≤ true radius ≤ smallest successful attack.
@@ -59,9 +61,33 @@ fn plain(query: &AttackedQuery) -> Option<f64> {
 pub(super) fn section(attack: &Attack) -> Markup {
     let broken = attack.broken_inside();
     let knew = match attack.mode {
-        Mode::WhiteBox => "White box: the attack follows the encoder's gradients.",
-        Mode::BlackBox => "Black box: the attack sees the encoder's outputs alone.",
+        Mode::WhiteBox => "White box: the attack follows the encoder's gradients",
+        Mode::BlackBox => "Black box: the attack sees the encoder's outputs alone",
     };
+    let pixels = match attack.pixels {
+        Some(Pixels::Free) => ", and may leave the range of pixels, as the certificates allow",
+        Some(Pixels::Clipped) => {
+            ", and keeps pixels in [0, 1], though the certificates cover other values, too"
+        }
+        None => "",
+    };
+    let among = match attack.plain_gallery {
+        Some(PlainGallery::Clean) => ", searching among the gallery's pictures embedded without noise",
+        Some(PlainGallery::Stored) => ", searching among the smoothed vectors, which are not its own",
+        None => "",
+    };
+    let row = |&factor: &f64| {
+        let (smoothed, plain) = (attack.smoothed(factor), attack.plain(factor));
+        let name = html! { (factor) " × radius" @if factor < 1.0 { span.muted { " (inside)" } } };
+        let cells = vec![
+            share(smoothed.broken, smoothed),
+            share(smoothed.held, smoothed),
+            share(smoothed.undecided, smoothed),
+            share(plain.broken, plain),
+        ];
+        (name, cells)
+    };
+    let rows: Vec<_> = attack.factors.iter().map(row).collect();
     html! {
         section #attacks aria-labelledby="attacks-title" {
             h2 #attacks-title { "Attacks" }
@@ -79,36 +105,18 @@ pub(super) fn section(attack: &Attack) -> Markup {
                     }
                 }
                 p {
-                    (knew)
-                    " A break counts if fresh noise, on which the attack did not optimise, shows it with an error of at most "
+                    (knew) (pixels)
+                    ". A break counts if fresh noise, on which the attack did not optimise, shows it with an error of at most "
                     (attack.judge_alpha)
-                    ". The encoder without smoothing is attacked at the same sizes, for contrast; only queries that it had right count."
+                    ". The encoder without smoothing is attacked at the same sizes" (among) ", for contrast; only queries that it had right count."
                 }
             }
             div.scroll tabindex="0" role="region" aria-label="Attacks by size" {
-                table.plain {
-                    thead {
-                        tr {
-                            th scope="col" { "size of the attack" }
-                            th scope="col" { "smoothed: broken" }
-                            th scope="col" { "held" }
-                            th scope="col" { "undecided" }
-                            th scope="col" { "not smoothed: broken" }
-                        }
-                    }
-                    tbody {
-                        @for &factor in &attack.factors {
-                            @let (smoothed, plain) = (attack.smoothed(factor), attack.plain(factor));
-                            tr {
-                                th scope="row" { (factor) " × radius" @if factor < 1.0 { span.muted { " (inside)" } } }
-                                td { (share(smoothed.broken, smoothed)) }
-                                td { (share(smoothed.held, smoothed)) }
-                                td { (share(smoothed.undecided, smoothed)) }
-                                td { (share(plain.broken, plain)) }
-                            }
-                        }
-                    }
-                }
+                (plain_table(
+                    "size of the attack",
+                    &["smoothed: broken", "held", "undecided", "not smoothed: broken"],
+                    &rows,
+                ))
             }
             @if !attack.budget.is_empty() {
                 p.muted {

@@ -105,7 +105,7 @@ fn commands(prepared: &Prepared<'_>) -> Markup {
             h2 #commands-title { "Commands to make it again" }
             @for command in &prepared.report.commands {
                 p { (command.purpose) }
-                pre tabindex="0" { code { (command.line) } }
+                @if let Some(line) = &command.line { pre tabindex="0" { code { (line) } } }
             }
             p.muted {
                 "The same inputs, parameters and engine give the same bytes; "

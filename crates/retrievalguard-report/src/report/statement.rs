@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 use retrievalguard::certificate::{CertificateName, Radius, round_down};
-use retrievalguard::evaluation::{Guarantee, Share};
+use retrievalguard::evaluation::{Guarantee, Share, Summary};
 
-use super::{Prepared, date, in_thousands};
+use super::{Prepared, date, in_thousands, round_up};
 
 /// A share as a percentage.
 fn percent(share: f64) -> String {
@@ -85,9 +85,15 @@ pub(super) fn statement(prepared: &Prepared<'_>) -> Markup {
                     "For a query that is marked certified by " code { (prepared.headline) } " with the radius r: "
                     strong {
                         "whatever change δ is made to these pixels, as long as its l2 norm is below r, "
-                        (stays) " is still the right one."
+                        (stays)
+                        @if facts.left_out > 0 { ", among the items other than the query's own picture," }
+                        " is still the right one."
                     }
                     " Here z is Gaussian noise with standard deviation σ = " (sigma) " on every value."
+                    @if facts.left_out > 0 {
+                        " The gallery holds the picture of " (in_thousands(facts.left_out)) " of "
+                        (in_thousands(u64::from(summary.queries))) " queries; the search leaves it out."
+                    }
                 }
                 p {
                     "The proof assumes nothing about the encoder but its norm bound. It rests on random samples and may be unlucky: "
@@ -118,13 +124,13 @@ pub(super) fn statement(prepared: &Prepared<'_>) -> Markup {
 
 /// What a single failure probability says about the whole table.
 fn simultaneous(queries: u32, alpha: f64) -> Markup {
-    // α comes from a decimal, so its multiple is rounded to as many digits as people write.
-    let together = (alpha * f64::from(queries) * 1e9).round() / 1e9;
+    let together = alpha * f64::from(queries);
+    let bound = round_up(together);
     html! {
-        "That is said of each query by itself, so among " (in_thousands(u64::from(queries))) " at most " (together)
+        "That is said of each query by itself, so among " (in_thousands(u64::from(queries))) " at most " (bound)
         " wrong certificates are to be expected. "
-        @if together < 1.0 {
-            "All of them hold at once except with probability at most " (together) "."
+        @if together < 1.0 && bound != "1" {
+            "All of them hold at once except with probability at most " (bound) "."
         } @else {
             "That all of them hold at once is not claimed; " code { "certify --simultaneous" }
             " divides α among the queries and claims it."
@@ -201,44 +207,55 @@ pub(super) fn facts(prepared: &Prepared<'_>) -> Markup {
 /// A line for each certificate.
 pub(super) fn certificates(prepared: &Prepared<'_>) -> Markup {
     let sigma = prepared.report.table.sigma();
+    let row = |(name, summary): &(CertificateName, Summary)| {
+        let radius = summary.average_certified_radius;
+        let (sigmas, steps) = if radius == Radius::Unbounded {
+            ("–".to_owned(), "–".to_owned())
+        } else {
+            (round_down(radius.in_sigmas(sigma), 3), round_down(radius.in_8bit_steps(), 1))
+        };
+        let [recall, certified, rejected, misretrieved] =
+            [summary.recall, summary.certified, summary.rejected, summary.misretrieved]
+                .map(|share| percent(share.share));
+        let cells = vec![recall, certified, rejected, misretrieved, radius.to_string(), sigmas, steps];
+        (html! { code { (name) } }, cells)
+    };
+    let rows: Vec<_> = prepared.summaries.iter().map(row).collect();
     html! {
         section #certificates aria-labelledby="certificates-title" {
             h2 #certificates-title { "Certificates" }
             div.scroll tabindex="0" role="region" aria-label="Certificates" {
-                table.plain {
-                    thead {
-                        tr {
-                            th scope="col" { "certificate" }
-                            th scope="col" { "recall@1" }
-                            th scope="col" { "certified" }
-                            th scope="col" { "rejected" }
-                            th scope="col" { "misretrieved" }
-                            th scope="col" { "mean radius" }
-                            th scope="col" { "in σ" }
-                            th scope="col" { "in 8-bit steps" }
-                        }
-                    }
-                    tbody {
-                        @for (name, summary) in &prepared.summaries {
-                            @let radius = summary.average_certified_radius;
-                            tr {
-                                th scope="row" { code { (name) } }
-                                td { (percent(summary.recall.share)) }
-                                td { (percent(summary.certified.share)) }
-                                td { (percent(summary.rejected.share)) }
-                                td { (percent(summary.misretrieved.share)) }
-                                td { (radius) }
-                                @if radius == Radius::Unbounded { td { "–" } td { "–" } }
-                                @else {
-                                    td { (round_down(radius.in_sigmas(sigma), 3)) }
-                                    td { (round_down(radius.in_8bit_steps(), 1)) }
-                                }
-                            }
+                (plain_table(
+                    "certificate",
+                    &["recall@1", "certified", "rejected", "misretrieved", "mean radius", "in σ", "in 8-bit steps"],
+                    &rows,
+                ))
+            }
+            p.muted { "Mean radius: over all queries, 0 where there is no proof; l2, pixels in [0, 1]. Every radius is rounded down." }
+        }
+    }
+}
+
+/// A table of numbers; every cell says what it is, because on phones a row becomes a card.
+pub(super) fn plain_table(first: &str, headings: &[&str], rows: &[(Markup, Vec<String>)]) -> Markup {
+    html! {
+        table.plain role="table" {
+            thead role="rowgroup" {
+                tr role="row" {
+                    th scope="col" role="columnheader" { (first) }
+                    @for heading in headings { th scope="col" role="columnheader" { (heading) } }
+                }
+            }
+            tbody role="rowgroup" {
+                @for (name, cells) in rows {
+                    tr role="row" {
+                        th scope="row" role="rowheader" { (name) }
+                        @for (heading, cell) in headings.iter().zip(cells) {
+                            td role="cell" data-label=(heading) { (cell) }
                         }
                     }
                 }
             }
-            p.muted { "Mean radius: over all queries, 0 where there is no proof; l2, pixels in [0, 1]. Every radius is rounded down." }
         }
     }
 }

@@ -1,11 +1,13 @@
 use std::collections::BTreeMap;
 
 use retrievalguard::Sigma;
+use retrievalguard::attack::Pixels;
 use retrievalguard::certificate::{Radius, Verdict};
 use retrievalguard_encoder::picture::RgbPicture;
 use retrievalguard_encoder::table::{Cell, ResultRow, WrongItem};
 
 use super::*;
+use crate::attack::{Mode, PlainGallery};
 
 const HOSTILE: &str = "<img src=x onerror=alert(1)> & \"quotes\" 'too'";
 
@@ -36,6 +38,7 @@ fn facts() -> Facts {
         alpha: Alpha::new(0.01).unwrap(),
         pilot: SampleCount::new(200).unwrap(),
         samples: SampleCount::new(1_000).unwrap(),
+        left_out: 0,
         target_radius: None,
         seed: "7".to_owned(),
         engine: HOSTILE.to_owned(),
@@ -56,7 +59,7 @@ fn report(table: &ResultTable, listed: usize) -> Report<'_> {
         table,
         facts: facts(),
         pictures: vec![pictures; listed],
-        commands: vec![CommandLine { purpose: "Again:".to_owned(), line: HOSTILE.to_owned() }],
+        commands: vec![CommandLine { purpose: "Again:".to_owned(), line: Some(HOSTILE.to_owned()) }],
         attack: None,
         notes: vec![],
     }
@@ -97,6 +100,47 @@ fn a_page_says_what_is_certified_with_its_numbers() {
         assert!(html.contains(words), "{words}");
     }
     assert!(!html.contains("largest of several"), "there is one certificate");
+    assert!(!html.contains("other than the query"), "no query has its own picture in the gallery");
+}
+
+#[test]
+fn a_search_without_the_query_itself_is_said_to_be_one() {
+    let table = table(20, &[CertificateName::HalfSpace]);
+    let mut report = report(&table, 20);
+    report.facts.left_out = 12;
+    let html = report.html().unwrap();
+    for words in [
+        "E h(x + δ + z), among the items other than the query's own picture, is still the right one.",
+        "holds the picture of 12 of 20 queries",
+    ] {
+        assert!(html.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn upper_bounds_are_rounded_up_and_never_to_nothing() {
+    for (value, shown) in [
+        (0.2, "0.2"),
+        (0.07 * 3.0, "0.21"),
+        (0.01 / 30.0 * 30.0, "0.01"),
+        (0.12341, "0.124"),
+        (0.9991, "1"),
+        (99.91, "100"),
+        (12_345.0, "12400"),
+        (1e-12 * 20.0, "2e-11"),
+        (1.2341e-9, "1.24e-9"),
+        (5e-324, "5e-324"),
+        (0.0, "0"),
+    ] {
+        assert_eq!(round_up(value), shown, "{value:e}");
+    }
+    let table = table(20, &[CertificateName::HalfSpace]);
+    let mut report = report(&table, 20);
+    report.facts.alpha = Alpha::new(1e-12).unwrap();
+    let html = report.html().unwrap();
+    for words in ["among 20 at most 2e-11 wrong certificates", "except with probability at most 2e-11."] {
+        assert!(html.contains(words), "{words}");
+    }
 }
 
 #[test]
@@ -104,7 +148,7 @@ fn a_large_table_is_cut_and_the_page_says_so() {
     let table = table(150, &[CertificateName::HalfSpace]);
     let html = report(&table, 3).html().unwrap();
     assert!(html.contains("The first 3 of 150 queries"));
-    assert_eq!(html.matches("<tr role=\"row\">").count(), 1 + 3);
+    assert_eq!(html.matches("data-label=\"query\"").count(), 3);
     assert!(html.contains("That all of them hold at once is not claimed"));
 }
 
@@ -119,11 +163,14 @@ fn every_figure_is_there_in_both_shapes_and_the_bracket_with_an_attack() {
     assert_eq!(names(&report), usual);
     assert_eq!(report.html().unwrap().matches("role=\"img\" viewBox").count(), 8);
     let attack = Attack {
+        table: None,
         certificate: "half-space".to_owned(),
         alpha: 0.01,
         judge_alpha: 0.001,
         factors: vec![0.5],
-        mode: crate::attack::Mode::BlackBox,
+        mode: Mode::BlackBox,
+        pixels: None,
+        plain_gallery: None,
         budget: BTreeMap::from([("encoder_calls".to_owned(), 12_345.into())]),
         queries: vec![],
     };
@@ -131,6 +178,23 @@ fn every_figure_is_there_in_both_shapes_and_the_bracket_with_an_attack() {
     assert_eq!(names(&report).last(), Some(&"bracket"));
     let html = report.html().unwrap();
     assert!(html.contains("No attack changed an answer") && html.contains("encoder calls 12,345"));
+    assert!(html.contains("outputs alone. A break") && html.contains("at the same sizes, for contrast"));
+    for (pixels, gallery, words) in [
+        (
+            Pixels::Free,
+            PlainGallery::Clean,
+            ["outputs alone, and may leave", "sizes, searching among the gallery's"],
+        ),
+        (
+            Pixels::Clipped,
+            PlainGallery::Stored,
+            ["outputs alone, and keeps", "sizes, searching among the smoothed"],
+        ),
+    ] {
+        let attack = Attack { pixels: Some(pixels), plain_gallery: Some(gallery), ..attack.clone() };
+        let html = Report { attack: Some(&attack), ..report.clone() }.html().unwrap();
+        assert!(words.iter().all(|words| html.contains(words)), "{words:?}");
+    }
 }
 
 #[test]
