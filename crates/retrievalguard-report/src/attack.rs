@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use retrievalguard::attack::Pixels;
+use retrievalguard::attack::{Fate, Mode, Pixels, Point, Rates};
 use retrievalguard::storage::digest::Digest;
 use serde::Deserialize;
 use serde_json::Value;
@@ -32,16 +32,6 @@ pub struct Attack {
     pub queries: Vec<AttackedQuery>,
 }
 
-/// What an attack knew of the encoder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// Its gradients.
-    WhiteBox,
-    /// Its outputs alone.
-    BlackBox,
-}
-
 /// Where the encoder without smoothing searches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -60,81 +50,41 @@ pub struct AttackedQuery {
     /// Its certified radius.
     pub radius: f64,
     /// Attacks on the smoothed retriever.
-    pub smoothed: Vec<Attempt>,
+    pub smoothed: Vec<Point>,
     /// Norm of the smallest perturbation that broke the smoothed retriever.
     pub smallest_break: Option<f64>,
     /// Whether the plain retriever was right before the attack.
     pub plain_right: bool,
     /// Attacks on the encoder without smoothing.
-    pub plain: Vec<Attempt>,
+    pub plain: Vec<Point>,
     /// Norm of the smallest perturbation that broke it.
     pub plain_smallest_break: Option<f64>,
 }
 
-/// One perturbation.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-pub struct Attempt {
-    /// Its size as a multiple of the radius.
-    pub factor: f64,
-    /// Its l2 norm.
-    pub norm: f64,
-    /// What came of it.
-    pub outcome: AttemptOutcome,
-}
-
-/// What came of a perturbation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum AttemptOutcome {
-    /// The retrieval stayed right.
-    Held,
-    /// It did not.
-    Broken,
-    /// The judging samples cannot tell.
-    Undecided,
-}
-
-/// What came of all perturbations of one size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Retrievals that stayed right.
-    pub held: usize,
-    /// Retrievals that did not.
-    pub broken: usize,
-    /// Cases that cannot be told.
-    pub undecided: usize,
-}
-
-impl Tally {
-    fn of<'a>(attempts: impl Iterator<Item = &'a Attempt>) -> Self {
-        let mut tally = Self::default();
-        for attempt in attempts {
-            match attempt.outcome {
-                AttemptOutcome::Held => tally.held += 1,
-                AttemptOutcome::Broken => tally.broken += 1,
-                AttemptOutcome::Undecided => tally.undecided += 1,
-            }
+/// What came of some perturbations.
+fn rates<'a>(points: impl Iterator<Item = &'a Point>) -> Rates {
+    let mut rates = Rates::default();
+    for point in points {
+        match point.outcome {
+            Fate::Held => rates.held += 1,
+            Fate::Broken => rates.broken += 1,
+            Fate::Undecided => rates.undecided += 1,
         }
-        tally
     }
-
-    /// All cases.
-    pub fn all(self) -> usize {
-        self.held + self.broken + self.undecided
-    }
+    rates
 }
 
 impl Attack {
     /// What came of the attacks on the smoothed retriever at a factor.
-    pub fn smoothed(&self, factor: f64) -> Tally {
-        let attempts = self.queries.iter().flat_map(|query| &query.smoothed);
-        Tally::of(attempts.filter(|attempt| same(attempt.factor, factor)))
+    pub fn smoothed(&self, factor: f64) -> Rates {
+        let points = self.queries.iter().flat_map(|query| &query.smoothed);
+        rates(points.filter(|point| same(point.factor, factor)))
     }
 
     /// What came of the attacks on the plain retriever at a factor, where it was right before.
-    pub fn plain(&self, factor: f64) -> Tally {
+    pub fn plain(&self, factor: f64) -> Rates {
         let right = self.queries.iter().filter(|query| query.plain_right);
-        Tally::of(right.flat_map(|query| &query.plain).filter(|attempt| same(attempt.factor, factor)))
+        rates(right.flat_map(|query| &query.plain).filter(|point| same(point.factor, factor)))
     }
 
     /// How many certified radii were broken from inside.
@@ -146,8 +96,8 @@ impl Attack {
 impl AttackedQuery {
     /// Whether anything below the radius broke the smoothed retriever, whatever its factor is called.
     pub fn broken_inside(&self) -> bool {
-        let broken = self.smoothed.iter().filter(|attempt| attempt.outcome == AttemptOutcome::Broken);
-        broken.map(|attempt| attempt.norm).chain(self.smallest_break).any(|norm| norm < self.radius)
+        let broken = self.smoothed.iter().filter(|point| point.outcome == Fate::Broken);
+        broken.map(|point| point.norm).chain(self.smallest_break).any(|norm| norm < self.radius)
     }
 }
 
@@ -173,8 +123,8 @@ mod tests {
     #[test]
     fn a_query_that_was_never_right_is_no_success_of_the_attack() {
         let attack: Attack = serde_json::from_str(TEXT).unwrap();
-        assert_eq!(attack.plain(0.5), Tally { broken: 1, ..Tally::default() });
-        assert_eq!(attack.smoothed(0.5), Tally { held: 1, undecided: 1, broken: 0 });
+        assert_eq!(attack.plain(0.5), Rates { broken: 1, ..Rates::default() });
+        assert_eq!(attack.smoothed(0.5), Rates { held: 1, undecided: 1, broken: 0 });
         assert_eq!((attack.smoothed(2.0).broken, attack.broken_inside()), (1, 0));
     }
 

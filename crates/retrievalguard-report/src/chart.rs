@@ -35,7 +35,7 @@ mod raster;
 mod scale;
 mod text;
 mod theme;
-mod ticks;
+pub(crate) mod ticks;
 
 pub use raster::FigureError;
 

@@ -15,7 +15,7 @@ use retrievalguard::{Alpha, NormBound, SampleCount, TargetRadius};
 use retrievalguard_encoder::table::ResultTable;
 
 use crate::attack::Attack;
-use crate::chart::Figure;
+use crate::chart::{Figure, ticks};
 use crate::picture::Thumbnail;
 
 /// Why a run has no report.
@@ -191,15 +191,7 @@ fn date(seconds: u64) -> String {
 
 /// `1234567` as `1,234,567`.
 pub(crate) fn in_thousands(count: u64) -> String {
-    let digits = count.to_string();
-    let mut shown = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            shown.push(',');
-        }
-        shown.push(digit);
-    }
-    shown
+    ticks::in_thousands(&count.to_string())
 }
 
 /// An upper bound with three digits: never below the value, and zero only for zero.

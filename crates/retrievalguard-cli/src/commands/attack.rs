@@ -16,7 +16,7 @@ use retrievalguard::{Alpha, SampleCount, Seed};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::pipeline::{AttackRequest, AttackTarget, attack};
 
-use super::run_directory::{RunDirectory, certificate_of};
+use super::run_directory::{ATTACK_FILE, RunDirectory, certificate_of};
 use crate::arguments::EngineArgs;
 use crate::progress::{Progress, tell};
 
@@ -155,7 +155,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     }
     let (alpha, asked) = (run.description.alpha, run.table.rows().len());
     report::write(&request, (alpha, run.table_digest), &found.results, folder)?;
-    report::show(&request, (alpha, asked), &found.results, &folder.join(report::FILE), out)
+    report::show(&request, (alpha, asked), &found.results, &folder.join(ATTACK_FILE), out)
 }
 
 /// Only certificates about the retriever that is attacked can be broken by it.

@@ -11,7 +11,6 @@ use retrievalguard::SampleCount;
 use retrievalguard::certificate::Radius;
 use retrievalguard::gallery::Metric;
 use retrievalguard::storage::atomic::{self, WriteError};
-use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::{GalleryDirectory, SeedRecord};
 use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, open};
@@ -24,11 +23,8 @@ use retrievalguard_report::report::{CommandLine, Facts, GalleryFacts, Report, Ro
 use serde_json::Value;
 
 use super::quoted;
-use super::run_directory::{LOG_FILE, RunDirectory, TABLE_FILE};
+use super::run_directory::{ATTACK_FILE, LOG_FILE, RunDirectory, TABLE_FILE};
 use crate::progress::tell;
-
-/// What attacks leave in a run's directory.
-const ATTACK_FILE: &str = "attack.json";
 
 /// Pixels of a PNG per unit of a figure.
 const SCALE: f32 = 2.0;
@@ -108,8 +104,7 @@ fn read_attack(folder: &Path, run: &RunDirectory, notes: &mut Vec<String>) -> an
     let text = fs::read(&path).with_context(|| format!("`{}` cannot be read", path.display()))?;
     let attack: Attack = serde_json::from_slice(&text)
         .with_context(|| format!("`{}` does not say what attacks found", path.display()))?;
-    let table = folder.join(TABLE_FILE);
-    let wanted = Digest::of_file(&table).with_context(|| format!("`{}` cannot be read", table.display()))?;
+    let (table, wanted) = (folder.join(TABLE_FILE), run.table_digest);
     if attack.table != Some(wanted) {
         let found = attack.table.map_or("no table".to_owned(), |found| format!("the table {found:.16}…"));
         notes.push(format!(

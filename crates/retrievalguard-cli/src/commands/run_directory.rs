@@ -32,6 +32,9 @@ pub(super) const RUN_FILE: &str = "run.json";
 /// Where the run's inputs lay.
 const INPUTS_FILE: &str = "inputs.json";
 
+/// What attacks have shown, beside the tables.
+pub(super) const ATTACK_FILE: &str = "attack.json";
+
 /// The table of a run.
 pub(super) const TABLE_FILE: &str = "certificates.parquet";
 

@@ -79,15 +79,22 @@ fn grouped(text: &str) -> String {
     let (sign, rest) = text.strip_prefix('-').map_or(("", text), |rest| ("\u{2212}", rest));
     let (whole, fraction) = rest.split_once('.').map_or((rest, ""), |(whole, fraction)| (whole, fraction));
     let mut shown = String::from(sign);
-    for (place, digit) in whole.chars().enumerate() {
-        if place > 0 && (whole.len() - place) % 3 == 0 && whole.len() > 4 {
-            shown.push(',');
-        }
-        shown.push(digit);
-    }
+    shown.push_str(&if whole.len() > 4 { in_thousands(whole) } else { whole.to_owned() });
     if !fraction.is_empty() {
         shown.push('.');
         shown.push_str(fraction);
+    }
+    shown
+}
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn in_thousands(digits: &str) -> String {
+    let mut shown = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
     }
     shown
 }

@@ -1,12 +1,12 @@
 //! What attacks found, beside what is proved.
 
 use maud::{Markup, html};
-use retrievalguard::attack::Pixels;
+use retrievalguard::attack::{Fate, Mode, Pixels, Rates};
 
 use super::figures::{RADIUS, figure};
 use super::statement::plain_table;
 use super::{NamedFigure, Prepared, in_thousands};
-use crate::attack::{Attack, AttackedQuery, AttemptOutcome, Mode, PlainGallery, Tally};
+use crate::attack::{Attack, AttackedQuery, PlainGallery};
 use crate::chart::{Axis, Marks, Panel, Series};
 
 /// Per query: certified radius ≤ true radius ≤ smallest successful attack.
@@ -48,7 +48,7 @@ pub(super) fn bracket(prepared: &Prepared<'_>, attack: &Attack) -> NamedFigure {
 }
 
 fn held(query: &AttackedQuery) -> Option<f64> {
-    let held = query.smoothed.iter().filter(|attempt| attempt.outcome == AttemptOutcome::Held);
+    let held = query.smoothed.iter().filter(|attempt| attempt.outcome == Fate::Held);
     let largest = held.map(|attempt| attempt.norm).reduce(f64::max);
     largest.filter(|_| query.smallest_break.is_none())
 }
@@ -133,8 +133,8 @@ pub(super) fn section(attack: &Attack) -> Markup {
     }
 }
 
-fn share(count: usize, tally: Tally) -> String {
-    match tally.all() {
+fn share(count: usize, tally: Rates) -> String {
+    match tally.total() {
         0 => "–".to_owned(),
         all => format!("{count} of {all} ({:.1} %)", 100.0 * count as f64 / all as f64),
     }

@@ -1,13 +1,13 @@
 use std::collections::BTreeMap;
 
 use retrievalguard::Sigma;
-use retrievalguard::attack::Pixels;
+use retrievalguard::attack::{Mode, Pixels};
 use retrievalguard::certificate::{Radius, Verdict};
 use retrievalguard_encoder::picture::RgbPicture;
 use retrievalguard_encoder::table::{Cell, ResultRow, WrongItem};
 
 use super::*;
-use crate::attack::{Mode, PlainGallery};
+use crate::attack::PlainGallery;
 
 const HOSTILE: &str = "<img src=x onerror=alert(1)> & \"quotes\" 'too'";
 

@@ -12,10 +12,8 @@ use retrievalguard_encoder::pipeline::AttackRequest;
 use serde::Serialize;
 use serde_json::json;
 
+use super::super::run_directory::ATTACK_FILE;
 use crate::progress::tell;
-
-/// The results, beside the run's tables.
-pub(super) const FILE: &str = "attack.json";
 
 /// Queries that a message lists by name.
 const LISTED: usize = 20;
@@ -85,7 +83,7 @@ pub(super) fn write(
     });
     let mut text = serde_json::to_string_pretty(&value)?;
     text.push('\n');
-    Ok(atomic::write(&folder.join(FILE), text.as_bytes())?)
+    Ok(atomic::write(&folder.join(ATTACK_FILE), text.as_bytes())?)
 }
 
 /// Prints the table and what follows from it.
