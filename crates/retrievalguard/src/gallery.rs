@@ -22,6 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod edit;
 mod question;
 mod scores;
 mod search;
@@ -30,6 +31,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use edit::NewItem;
 pub use question::{Positives, Question, Side};
 pub use search::{Neighbour, SearchError, Sides};
 
@@ -93,6 +95,26 @@ pub enum GalleryError {
         found: usize,
         /// How many can be numbered.
         limit: usize,
+    },
+    /// An added vector does not have the gallery's dimension.
+    #[error("gallery item `{identity}` (row {row}) has {found} components, wanted {dimension}")]
+    Dimension {
+        /// Name of the item.
+        identity: String,
+        /// Row that it would have had.
+        row: usize,
+        /// How many components it has.
+        found: usize,
+        /// How many the others have.
+        dimension: usize,
+    },
+    /// A row that is to be removed is not there.
+    #[error("row {row} of the gallery cannot be removed, wanted a row below {items}")]
+    NoSuchRow {
+        /// The row.
+        row: usize,
+        /// How many items there are.
+        items: usize,
     },
     /// A component is infinite or not a number.
     #[error(

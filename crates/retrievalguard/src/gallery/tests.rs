@@ -1,4 +1,6 @@
-use super::{Gallery, GalleryError, Label, Metric, Neighbour, Positives, Question, SearchError, Side, Sides};
+use super::{
+    Gallery, GalleryError, Label, Metric, Neighbour, NewItem, Positives, Question, SearchError, Side, Sides,
+};
 
 /// Reproducible numbers (splitmix64), so that a failing case can be run again.
 struct Numbers(u64);
@@ -428,4 +430,84 @@ fn a_search_that_makes_no_sense_is_refused() {
     }
     let error = ask(&[0.0, 0.0, f64::NAN, 0.0], absent, &[]);
     assert_eq!(error.to_string(), "component 0 of query 1 is NaN, wanted a finite number");
+}
+
+/// Everything that a gallery consists of, with the bits of its numbers.
+fn parts(gallery: &Gallery) -> impl PartialEq + std::fmt::Debug + use<> {
+    let Gallery { vectors, dimension, metric, labels, label_names, labels_by_name, identities, .. } =
+        gallery.clone();
+    let bits: Vec<u32> = vectors.iter().map(|value| value.to_bits()).collect();
+    let norms: Vec<u64> = gallery.squared_norms.iter().map(|norm| norm.to_bits()).collect();
+    let names = (label_names, labels_by_name, identities, gallery.rows_by_identity.clone());
+    (bits, dimension, metric, labels, names, norms)
+}
+
+#[test]
+fn an_edited_gallery_is_the_one_made_of_the_resulting_list() {
+    let mut numbers = Numbers(11);
+    for metric in [Metric::Euclidean, Metric::Cosine] {
+        for case in 0..200 {
+            let dimension = 1 + numbers.below(5);
+            let item = |numbers: &mut Numbers| NewItem {
+                identity: format!("item {}", numbers.below(12)),
+                label: format!("label {}", numbers.below(6)),
+                vector: (0..dimension).map(|_| numbers.value() as f32 + 2.0).collect(),
+            };
+            let made = |list: &[NewItem]| {
+                let identities = list.iter().map(|item| item.identity.clone()).collect();
+                let labels: Vec<&str> = list.iter().map(|item| item.label.as_str()).collect();
+                let vectors = list.iter().flat_map(|item| item.vector.clone()).collect();
+                Gallery::new(vectors, dimension, identities, &labels, metric)
+            };
+            let mut list: Vec<NewItem> = (0..1 + numbers.below(20)).map(|_| item(&mut numbers)).collect();
+            let mut gallery = made(&list).unwrap();
+            for _ in 0..5 {
+                let removed: Vec<usize> = (0..numbers.below(6)).map(|_| numbers.below(list.len())).collect();
+                let added: Vec<NewItem> = (0..numbers.below(4)).map(|_| item(&mut numbers)).collect();
+                let mut row = 0;
+                let mut next = list.clone();
+                next.retain(|_| {
+                    row += 1;
+                    !removed.contains(&(row - 1))
+                });
+                next.extend(added.clone());
+                let edited = gallery.edited(&removed, added);
+                if next.is_empty() {
+                    assert_eq!(edited.unwrap_err(), GalleryError::Empty);
+                    continue;
+                }
+                (gallery, list) = (edited.unwrap(), next);
+                assert_eq!(parts(&gallery), parts(&made(&list).unwrap()), "case {case}, {metric:?}");
+                for item in &list {
+                    let rows: Vec<usize> =
+                        (0..list.len()).filter(|&row| list[row].identity == item.identity).collect();
+                    assert_eq!(gallery.rows_of(&item.identity), rows);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_edit_that_cannot_be_made_names_the_item_and_its_row() {
+    let gallery = |metric| Gallery::new(vec![1.0, 0.0, 0.0, 1.0], 2, names(2), &["a", "b"], metric).unwrap();
+    let add = |metric, vector: Vec<f32>| {
+        let item = NewItem { identity: "new".into(), label: "a".into(), vector };
+        gallery(metric).edited(&[0], vec![item]).unwrap_err()
+    };
+    let identity = || "new".to_owned();
+    assert_eq!(
+        add(Metric::Euclidean, vec![1.0; 3]),
+        GalleryError::Dimension { identity: identity(), row: 1, found: 3, dimension: 2 }
+    );
+    assert_eq!(add(Metric::Cosine, vec![0.0; 2]), GalleryError::ZeroVector { identity: identity(), row: 1 });
+    assert!(matches!(
+        add(Metric::Euclidean, vec![0.0, f32::NAN]),
+        GalleryError::NotFinite { row: 1, component: 1, .. }
+    ));
+    assert!(matches!(add(Metric::Euclidean, vec![1e20, 0.0]), GalleryError::NormTooLarge { row: 1, .. }));
+    let edited = gallery(Metric::Cosine).edited(&[2], vec![]);
+    assert_eq!(edited.unwrap_err(), GalleryError::NoSuchRow { row: 2, items: 2 });
+    let edited = gallery(Metric::Cosine).edited(&[1, 0, 1], vec![]);
+    assert_eq!(edited.unwrap_err(), GalleryError::Empty);
 }

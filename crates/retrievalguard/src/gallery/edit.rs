@@ -1,0 +1,150 @@
+//! A gallery with a few items more or less, made without looking at the others again.
+
+use std::collections::HashMap;
+
+use super::{Gallery, GalleryError, Label, admit};
+
+/// An item that is to join a gallery.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewItem {
+    /// Name of the picture.
+    pub identity: String,
+    /// Name of its label.
+    pub label: String,
+    /// Its vector.
+    pub vector: Vec<f32>,
+}
+
+impl Gallery {
+    /// The gallery without some rows and with items behind the others: what [`Gallery::new`] makes of that list, bit for bit.
+    ///
+    /// Kept vectors are copied as they are and the sorted indexes are merged, so that an edit costs little more than a copy.
+    pub fn edited(&self, removed: &[usize], added: Vec<NewItem>) -> Result<Self, GalleryError> {
+        let mut keeps = vec![true; self.len()];
+        for &row in removed {
+            *keeps.get_mut(row).ok_or(GalleryError::NoSuchRow { row, items: self.len() })? = false;
+        }
+        let kept: Vec<usize> = (0..self.len()).filter(|&row| keeps[row]).collect();
+        let (items, limit) = (kept.len() + added.len(), u32::MAX as usize);
+        if items == 0 {
+            return Err(GalleryError::Empty);
+        }
+        if items > limit {
+            return Err(GalleryError::TooManyItems { found: items, limit });
+        }
+
+        let mut vectors = Vec::with_capacity(items * self.dimension);
+        for run in kept.chunk_by(|left, right| left + 1 == *right) {
+            let (first, end) = (run[0], run[0] + run.len());
+            vectors.extend_from_slice(&self.vectors[first * self.dimension..end * self.dimension]);
+        }
+        let mut squared_norms = Vec::with_capacity(items);
+        squared_norms.extend(kept.iter().map(|&row| self.squared_norms[row]));
+        let mut identities = Vec::with_capacity(items);
+        identities.extend(kept.iter().map(|&row| self.identities[row].clone()));
+        let mut interner = Interner::new(self);
+        let mut labels = Vec::with_capacity(items);
+        labels.extend(kept.iter().map(|&row| interner.known(self.labels[row])));
+        for mut item in added {
+            squared_norms.push(self.admit(&mut item, identities.len())?);
+            vectors.extend_from_slice(&item.vector);
+            labels.push(interner.named(item.label));
+            identities.push(item.identity);
+        }
+
+        let (label_names, labels_by_name) = interner.finish();
+        // Kept rows stay in their order, so the sorted index needs new numbers and nothing else.
+        let mut places = vec![0_u32; self.len()];
+        for (place, &row) in (0..).zip(&kept) {
+            places[row] = place;
+        }
+        let old = self.rows_by_identity.iter().map(|&row| row as usize).filter(|&row| keeps[row]);
+        let old: Vec<u32> = old.map(|row| places[row]).collect();
+        let key = |&row: &u32| (identities[row as usize].as_str(), row);
+        let mut new: Vec<u32> = (kept.len() as u32..items as u32).collect();
+        new.sort_unstable_by(|left, right| key(left).cmp(&key(right)));
+        let rows_by_identity = merged(&old, new, key);
+
+        Ok(Self {
+            vectors,
+            dimension: self.dimension,
+            metric: self.metric,
+            labels,
+            label_names,
+            labels_by_name,
+            identities,
+            rows_by_identity,
+            squared_norms,
+        })
+    }
+
+    /// Checks an item that is to have this row, scales its vector if the metric asks for it, and returns the squared norm.
+    pub(crate) fn admit(&self, item: &mut NewItem, row: usize) -> Result<f64, GalleryError> {
+        if item.vector.len() != self.dimension {
+            let (identity, found) = (item.identity.clone(), item.vector.len());
+            return Err(GalleryError::Dimension { identity, row, found, dimension: self.dimension });
+        }
+        admit(&mut item.vector, row, &item.identity, self.metric)
+    }
+}
+
+/// Numbers labels in order of first appearance; most of them are known by their old numbers.
+struct Interner<'a> {
+    old: &'a Gallery,
+    numbers: Vec<Option<Label>>,
+    unknown: HashMap<String, Label>,
+    names: Vec<String>,
+}
+
+impl<'a> Interner<'a> {
+    fn new(old: &'a Gallery) -> Self {
+        let numbers = vec![None; old.label_count()];
+        Self { old, numbers, unknown: HashMap::new(), names: Vec::with_capacity(old.label_count()) }
+    }
+
+    fn known(&mut self, label: Label) -> Label {
+        *self.numbers[label.index()].get_or_insert_with(|| {
+            self.names.push(self.old.label_names[label.index()].clone());
+            // At most one label per item, and items are numbered with 32 bits.
+            Label((self.names.len() - 1) as u32)
+        })
+    }
+
+    fn named(&mut self, name: String) -> Label {
+        if let Some(label) = self.old.label_named(&name) {
+            return self.known(label);
+        }
+        if let Some(&label) = self.unknown.get(&name) {
+            return label;
+        }
+        let label = Label(self.names.len() as u32);
+        self.names.push(name.clone());
+        self.unknown.insert(name, label);
+        label
+    }
+
+    /// The names, and the labels in the order of their names.
+    fn finish(self) -> (Vec<String>, Vec<Label>) {
+        let Self { old, numbers, unknown, names } = self;
+        let known: Vec<Label> =
+            old.labels_by_name.iter().filter_map(|label| numbers[label.index()]).collect();
+        let mut new: Vec<Label> = unknown.into_values().collect();
+        new.sort_unstable_by_key(|label| names[label.index()].as_str());
+        let labels_by_name = merged(&known, new, |label| names[label.index()].as_str());
+        (names, labels_by_name)
+    }
+}
+
+/// Two ascending sequences as one; made for a long left one and a short right one.
+fn merged<T: Copy, K: Ord>(left: &[T], right: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+    let mut merged = Vec::with_capacity(left.len() + right.len());
+    let mut rest = left;
+    for value in right {
+        let before = rest.partition_point(|other| key(other) < key(&value));
+        merged.extend_from_slice(&rest[..before]);
+        merged.push(value);
+        rest = &rest[before..];
+    }
+    merged.extend_from_slice(rest);
+    merged
+}
