@@ -7,12 +7,15 @@
 //! <run key: 64 hexadecimal digits>
 //! <checksum: 16 digits> <description of the run: JSON>
 //! <record number> <checksum: 16 digits> <record: JSON or any other line>
+//! <record number>/<first>-<last> <checksum: 16 digits> <one of several records that were written together>
 //! …
 //! ```
 //!
 //! A checksum is the beginning of the SHA-256 of the run key, the number and the text, so a record cannot be changed,
 //! moved, repeated or brought in from another run without notice. Each record is on the disk before [`Journal::append`]
-//! returns; stopping in the middle of it loses that record only. A journal is locked while it is open.
+//! returns; stopping in the middle of it loses that record only. [`Journal::append_all`] brings several to the disk at
+//! once; stopping in the middle of it loses the last of them, or all. A journal is locked while it is open, and
+//! [`Journal::read`] looks into it all the same.
 //!
 //! ```
 //! use retrievalguard::storage::digest::Digest;
@@ -49,6 +52,7 @@ use super::digest::{Digest, canonical_json};
 const TITLE: &str = "retrievalguard journal ";
 const VERSION: &str = "1";
 const CHECKSUM_DIGITS: usize = 16;
+const HEADER_LINES: usize = 3;
 
 /// Why a journal cannot be used; every variant names it.
 #[derive(Debug, thiserror::Error)]
@@ -186,7 +190,29 @@ pub struct Opened {
     pub dropped_bytes: u64,
 }
 
+/// What a journal holds, whoever has it open.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contents {
+    /// Key of the run that it belongs to.
+    pub run_key: Digest,
+    /// What the run says about itself.
+    pub description: Value,
+    /// The whole records, in order.
+    pub records: Vec<Vec<u8>>,
+    /// Bytes behind them: a record that is being written, or was when its process stopped.
+    pub unfinished_bytes: u64,
+}
+
 impl Journal {
+    /// Reads a journal without its lock and without changing it; `None` if there is none, or only part of a header.
+    pub fn read(path: &Path) -> Result<Option<Contents>, JournalError> {
+        let bytes = match fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|source| JournalError::Read { path: path.to_owned(), source })?,
+        };
+        contents(&bytes, path)
+    }
+
     /// Opens the journal of a run, or begins one.
     ///
     /// `run_key` stands for everything that the records depend on; `description` says it in words, for the message when
@@ -235,14 +261,30 @@ impl Journal {
 
     /// Adds a record and brings it to the disk; an error leaves the journal as it was.
     pub fn append(&mut self, record: &[u8]) -> Result<(), JournalError> {
-        if let Some(position) = record.iter().position(|&byte| byte == b'\n') {
-            return Err(JournalError::LineBreak { path: self.path.clone(), number: self.records, position });
+        self.append_all(&[record])
+    }
+
+    /// Adds several records and brings them to the disk together; an error leaves the journal as it was.
+    ///
+    /// Stopped in the middle of it, the journal holds the first few of them, or none.
+    pub fn append_all(&mut self, records: &[impl AsRef<[u8]>]) -> Result<(), JournalError> {
+        if records.is_empty() {
+            return Ok(());
         }
-        let line = record_line(self.run_key, self.records, record);
-        match self.write_line(&line) {
+        let count = records.len() as u64;
+        let group = Group { first: self.records, last: self.records + (count - 1) };
+        let mut lines = Vec::new();
+        for (number, record) in (self.records..).zip(records) {
+            let record = record.as_ref();
+            if let Some(position) = record.iter().position(|&byte| byte == b'\n') {
+                return Err(JournalError::LineBreak { path: self.path.clone(), number, position });
+            }
+            lines.extend_from_slice(&record_line(self.run_key, number, group, record));
+        }
+        match self.write_lines(&lines) {
             Ok(()) => {
-                self.length += line.len() as u64;
-                self.records += 1;
+                self.length += lines.len() as u64;
+                self.records += count;
                 Ok(())
             }
             Err(error) => {
@@ -252,13 +294,13 @@ impl Journal {
         }
     }
 
-    fn write_line(&mut self, line: &[u8]) -> io::Result<()> {
+    fn write_lines(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.torn {
             self.file.set_len(self.length)?;
             self.torn = false;
         }
         self.file.seek(SeekFrom::Start(self.length))?;
-        self.file.write_all(line)?;
+        self.file.write_all(lines)?;
         self.file.sync_data()
     }
 
@@ -335,8 +377,15 @@ fn checksum(run_key: Digest, number: &str, text: &[u8]) -> String {
     format!("{:.*}", CHECKSUM_DIGITS, Digest::of_bytes(&bytes))
 }
 
-fn record_line(run_key: Digest, number: u64, record: &[u8]) -> Vec<u8> {
-    let number = number.to_string();
+/// The records that reached the disk together: a power cut may leave the later ones of them without the earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Group {
+    first: u64,
+    last: u64,
+}
+
+fn record_line(run_key: Digest, number: u64, Group { first, last }: Group, record: &[u8]) -> Vec<u8> {
+    let number = if first == last { number.to_string() } else { format!("{number}/{first}-{last}") };
     let checksum = checksum(run_key, &number, record);
     let mut line = Vec::with_capacity(record.len() + 40);
     line.extend_from_slice(format!("{number} {checksum} ").as_bytes());
@@ -357,13 +406,16 @@ fn word(line: &[u8]) -> Option<(&str, &[u8])> {
     Some((str::from_utf8(&line[..space]).ok()?, &line[space + 1..]))
 }
 
-/// Checks the three lines of the header; returns where the records begin.
-fn check_header(
-    bytes: &[u8],
-    path: &Path,
+/// The three lines at the beginning of a journal.
+struct Header {
     run_key: Digest,
-    description: &Value,
-) -> Result<usize, JournalError> {
+    description: Value,
+    /// Where the records begin.
+    end: usize,
+}
+
+/// Reads the three lines of the header.
+fn read_header(bytes: &[u8], path: &Path) -> Result<Header, JournalError> {
     let damaged =
         |offset: usize, what| JournalError::Damaged { path: path.to_owned(), offset: offset as u64, what };
     let shown = &bytes[..bytes.len().min(40)];
@@ -381,23 +433,48 @@ fn check_header(
     let key_start = TITLE.len() + VERSION.len() + 1;
     let wanted = "wanted the key of the run, 64 hexadecimal digits";
     let (key, description_start) = line_at(bytes, key_start).ok_or_else(|| damaged(key_start, wanted))?;
-    let key: Digest = str::from_utf8(key)
+    let run_key: Digest = str::from_utf8(key)
         .ok()
         .and_then(|text| text.parse().ok().filter(|digest: &Digest| digest.to_string() == text))
         .ok_or_else(|| damaged(key_start, wanted))?;
     let wanted = "wanted a checksum and the description of the run";
     let unreadable = || damaged(description_start, wanted);
-    let (line, start) = line_at(bytes, description_start).ok_or_else(unreadable)?;
+    let (line, end) = line_at(bytes, description_start).ok_or_else(unreadable)?;
     let (sum, text) = word(line).ok_or_else(unreadable)?;
-    if sum != checksum(key, "description", text) {
+    if sum != checksum(run_key, "description", text) {
         return Err(unreadable());
     }
-    let found: Value = serde_json::from_slice(text).map_err(|_| unreadable())?;
-    if key != run_key {
-        let differences = Differences::between(&found, description);
+    let description = serde_json::from_slice(text).map_err(|_| unreadable())?;
+    Ok(Header { run_key, description, end })
+}
+
+/// Checks that the header is that of this run; returns where the records begin.
+fn check_header(
+    bytes: &[u8],
+    path: &Path,
+    run_key: Digest,
+    description: &Value,
+) -> Result<usize, JournalError> {
+    let found = read_header(bytes, path)?;
+    if found.run_key != run_key {
+        let differences = Differences::between(&found.description, description);
         return Err(JournalError::OtherRun { path: path.to_owned(), differences });
     }
-    Ok(start)
+    Ok(found.end)
+}
+
+/// Whole records of whichever run; `None` if the header was never finished.
+fn contents(bytes: &[u8], path: &Path) -> Result<Option<Contents>, JournalError> {
+    let title = format!("{TITLE}{VERSION}\n");
+    let common = bytes.len().min(title.len());
+    let whole = bytes.iter().filter(|&&byte| byte == b'\n').count() >= HEADER_LINES;
+    if !whole && bytes[..common] == title.as_bytes()[..common] {
+        return Ok(None);
+    }
+    let Header { run_key, description, end } = read_header(bytes, path)?;
+    let (records, length) = replay(bytes, end, path, run_key)?;
+    let unfinished_bytes = (bytes.len() - length) as u64;
+    Ok(Some(Contents { run_key, description, records, unfinished_bytes }))
 }
 
 /// The records from `start` on, and where the last whole one ends.
@@ -409,19 +486,21 @@ fn replay(
 ) -> Result<(Vec<Vec<u8>>, usize), JournalError> {
     let mut records = Vec::new();
     let mut offset = start;
-    while offset < bytes.len() {
-        let whole = line_at(bytes, offset)
-            .and_then(|(line, next)| Some((record_of(line, run_key, Some(records.len() as u64))?, next)));
-        let Some((record, next)) = whole else { break };
-        records.push(record.to_vec());
+    while let Some((line, next)) = line_at(bytes, offset) {
+        match record_of(line, run_key) {
+            Some((number, _, record)) if number == records.len() as u64 => records.push(record.to_vec()),
+            Some(_) | None => break,
+        }
         offset = next;
     }
     let rest = &bytes[offset..];
-    // A record that was being written when the process stopped has no end; a power cut may also have kept the blocks
-    // of that last record from the disk, which then reads as zeros. Anything else was whole once.
+    // Records that were being written when the process stopped have no end; a power cut may also have kept some of their
+    // blocks from the disk, which then read as zeros. Anything else was whole once.
     let unfinished = rest.last() != Some(&b'\n') || rest.contains(&0);
-    let followed =
-        rest.split(|&byte| byte == b'\n').skip(1).any(|line| record_of(line, run_key, None).is_some());
+    let missing = records.len() as u64;
+    let mut later = rest.split(|&byte| byte == b'\n').skip(1).filter_map(|line| record_of(line, run_key));
+    // What reached the disk later than the missing record says that the missing one had been there.
+    let followed = later.any(|(_, group, _)| !(group.first..=group.last).contains(&missing));
     if !rest.is_empty() && (!unfinished || followed) {
         let what = "wanted a record with its number and checksum";
         return Err(JournalError::Damaged { path: path.to_owned(), offset: offset as u64, what });
@@ -429,13 +508,21 @@ fn replay(
     Ok((records, offset))
 }
 
-/// The record in a line, if the line is whole and has the wanted number.
-fn record_of(line: &[u8], run_key: Digest, wanted: Option<u64>) -> Option<&[u8]> {
-    let (number, rest) = word(line)?;
+/// Number, group and text of the record in a line, if the line is whole.
+fn record_of(line: &[u8], run_key: Digest) -> Option<(u64, Group, &[u8])> {
+    let (numbers, rest) = word(line)?;
     let (sum, record) = word(rest)?;
-    let parsed: u64 = number.parse().ok()?;
-    let expected = wanted.is_none_or(|wanted| wanted == parsed);
-    (expected && sum == checksum(run_key, number, record)).then_some(record)
+    let (number, group) = match numbers.split_once('/') {
+        None => {
+            let number = numbers.parse().ok()?;
+            (number, Group { first: number, last: number })
+        }
+        Some((number, group)) => {
+            let (first, last) = group.split_once('-')?;
+            (number.parse().ok()?, Group { first: first.parse().ok()?, last: last.parse().ok()? })
+        }
+    };
+    (sum == checksum(run_key, numbers, record)).then_some((number, group, record))
 }
 
 /// Collects the leaves in which two values differ.

@@ -66,7 +66,7 @@ fn dropped_bytes_are_counted() {
     let path = folder.path().join("journal");
     fs::write(&path, &whole[..whole.len() - 3]).unwrap();
     let opened = open(&path).unwrap();
-    let last = record_line(Digest::of_json(&run()), 1, &record(1)).len() as u64;
+    let last = record_line(Digest::of_json(&run()), 1, Group { first: 1, last: 1 }, &record(1)).len() as u64;
     assert_eq!((opened.records.len(), opened.dropped_bytes), (1, last - 3));
     drop(opened);
     assert_eq!(open(&path).unwrap().dropped_bytes, 0);
@@ -103,8 +103,11 @@ fn no_flipped_bit_ever_changes_a_record() {
 fn damage_in_the_middle_is_refused_with_its_place() {
     let whole = written(3);
     let key = Digest::of_json(&run());
-    let lengths: Vec<usize> =
-        (0..3).map(|number| record_line(key, number as u64, &record(number)).len()).collect();
+    let lengths: Vec<usize> = (0..3)
+        .map(|number| {
+            record_line(key, number, Group { first: number, last: number }, &record(number as usize)).len()
+        })
+        .collect();
     let middle = whole.len() - lengths[2] - lengths[1];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal");
@@ -136,6 +139,125 @@ fn a_last_record_that_a_power_cut_left_as_zeros_is_dropped() {
     let opened = open(&path).unwrap();
     assert_eq!((opened.records.len(), opened.dropped_bytes), (2, 80));
     assert_eq!(fs::metadata(&path).unwrap().len(), length as u64);
+}
+
+/// A journal of a single record and groups of two, three and one, as bytes.
+fn grouped() -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal");
+    let mut journal = open(&path).unwrap().journal;
+    journal.append(&record(0)).unwrap();
+    for (first, end) in [(1, 3), (3, 6), (6, 6), (6, 7)] {
+        journal.append_all(&(first..end).map(record).collect::<Vec<_>>()).unwrap();
+        assert_eq!(journal.records(), end as u64);
+    }
+    drop(journal);
+    fs::read(&path).unwrap()
+}
+
+#[test]
+fn records_written_together_are_kept_up_to_any_byte() {
+    let whole = grouped();
+    let folder = folder_in_memory();
+    let path = folder.path().join("journal");
+    let wanted: Vec<Vec<u8>> = (0..7).map(record).collect();
+    let mut seen = 0;
+    for length in 0..=whole.len() {
+        fs::write(&path, &whole[..length]).unwrap();
+        let looked_at = Journal::read(&path).unwrap_or_else(|error| panic!("cut to {length} bytes: {error}"));
+        assert_eq!(fs::read(&path).unwrap(), whole[..length], "looking changed it");
+        let mut opened = open(&path).unwrap_or_else(|error| panic!("cut to {length} bytes: {error}"));
+        let kept = opened.records.len();
+        assert_eq!(opened.records, wanted[..kept], "cut to {length} bytes");
+        assert!(kept == seen || kept == seen + 1, "cut to {length} bytes: {kept} records after {seen}");
+        seen = kept;
+        match looked_at {
+            Some(contents) => {
+                assert_eq!(contents.run_key, Digest::of_json(&run()));
+                assert_eq!(contents.description, run());
+                assert_eq!(contents.records, opened.records, "cut to {length} bytes");
+                assert_eq!(contents.unfinished_bytes, opened.dropped_bytes, "cut to {length} bytes");
+            }
+            None => assert_eq!(kept, 0, "cut to {length} bytes"),
+        }
+        opened.journal.append_all(&wanted[kept..]).unwrap();
+        drop(opened);
+        assert_eq!(open(&path).unwrap().records, wanted, "cut to {length} bytes and continued");
+    }
+    assert_eq!(seen, 7);
+}
+
+#[test]
+fn a_power_cut_may_keep_later_records_of_the_last_group_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal");
+    let mut journal = open(&path).unwrap().journal;
+    journal.append(&record(0)).unwrap();
+    let single = fs::metadata(&path).unwrap().len() as usize;
+    let group: Vec<Vec<u8>> = (1..5).map(record).collect();
+    journal.append_all(&group).unwrap();
+    drop(journal);
+    let whole = fs::read(&path).unwrap();
+    let ends: Vec<usize> =
+        (single..whole.len()).filter(|&place| whole[place] == b'\n').map(|place| place + 1).collect();
+    // A block of the group that never reached the disk: what lies before it stays, what lies behind it was not promised.
+    for (start, end, kept) in [(single, ends[0], 1), (ends[0] - 4, ends[1] - 9, 1), (ends[1], ends[2], 3)] {
+        let mut bytes = whole.clone();
+        bytes[start..end].fill(0);
+        fs::write(&path, &bytes).unwrap();
+        let opened = open(&path).unwrap_or_else(|error| panic!("{start}..{end}: {error}"));
+        assert_eq!(opened.records, (0..kept).map(record).collect::<Vec<_>>(), "{start}..{end}");
+        assert!(opened.dropped_bytes > 0);
+    }
+    // The record before the group was on the disk before the group was written.
+    let mut bytes = whole.clone();
+    bytes[single - 8..single - 2].fill(0);
+    fs::write(&path, &bytes).unwrap();
+    assert!(matches!(open(&path), Err(JournalError::Damaged { .. })));
+    // And a group is whole once something follows it.
+    fs::write(&path, &whole).unwrap();
+    open(&path).unwrap().journal.append(&record(5)).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[ends[0] + 4..ends[0] + 9].fill(0);
+    fs::write(&path, &bytes).unwrap();
+    match open(&path) {
+        Err(JournalError::Damaged { offset, .. }) => assert_eq!(offset, ends[0] as u64),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn no_flipped_bit_of_a_group_ever_changes_a_record() {
+    let whole = grouped();
+    let folder = folder_in_memory();
+    let path = folder.path().join("journal");
+    let wanted: Vec<Vec<u8>> = (0..7).map(record).collect();
+    for bit in 0..8 * whole.len() {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        fs::write(&path, &bytes).unwrap();
+        match Journal::read(&path) {
+            Ok(Some(contents)) => assert_eq!(contents.records, wanted[..6], "bit {bit}"),
+            Ok(None) => panic!("bit {bit}: the header was taken for an unfinished one"),
+            Err(error) => assert!(error.to_string().contains("journal"), "bit {bit}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_journal_is_read_while_another_writes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal");
+    assert_eq!(Journal::read(&path).unwrap(), None);
+    let mut journal = open(&path).unwrap().journal;
+    assert_eq!(Journal::read(&path).unwrap().unwrap().records, Vec::<Vec<u8>>::new());
+    journal.append_all(&[record(0), record(1)]).unwrap();
+    assert_eq!(Journal::read(&path).unwrap().unwrap().records, [record(0), record(1)]);
+    for bytes in [&b"identity,label\n"[..], b"x", b"retrievalguard journal 2\nabc\n"] {
+        let other = folder.path().join("other");
+        fs::write(&other, bytes).unwrap();
+        assert!(Journal::read(&other).is_err());
+    }
 }
 
 #[test]
@@ -194,6 +316,11 @@ fn records_are_single_lines() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = open(&folder.path().join("journal")).unwrap().journal;
     assert!(matches!(journal.append(b"a\nb"), Err(JournalError::LineBreak { position: 1, .. })));
+    let group = [&b"a"[..], b"", b"ab\n"];
+    assert!(matches!(
+        journal.append_all(&group),
+        Err(JournalError::LineBreak { number: 2, position: 2, .. })
+    ));
     journal.append(b"").unwrap();
     journal.append(b"\0\r\xff").unwrap();
     drop(journal);
@@ -207,12 +334,18 @@ fn records_are_single_lines() {
 fn child_that_writes_until_the_limit() {
     let path = PathBuf::from(std::env::var_os("RETRIEVALGUARD_LIMITED").expect("the parent names the file"));
     let mut journal = open(&path).unwrap().journal;
-    let error = loop {
-        if let Err(error) = journal.append(&record(0)) {
-            break error;
-        }
-    };
-    assert!(matches!(error, JournalError::Write(WriteError::SizeLimit { .. })), "{error}");
+    let mut groups = (1..=3).cycle();
+    for _ in 0..2 {
+        let error = loop {
+            let group = vec![record(0); groups.next().unwrap()];
+            let before = (journal.records(), fs::metadata(&path).unwrap().len());
+            if let Err(error) = journal.append_all(&group) {
+                assert_eq!((journal.records(), fs::metadata(&path).unwrap().len()), before);
+                break error;
+            }
+        };
+        assert!(matches!(error, JournalError::Write(WriteError::SizeLimit { .. })), "{error}");
+    }
     let error = crate::storage::atomic::write(&path.with_extension("npy"), &[1; 5000]).unwrap_err();
     assert!(matches!(error, WriteError::SizeLimit { .. }), "{error}");
 }
