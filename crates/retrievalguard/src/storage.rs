@@ -7,6 +7,7 @@
 pub mod atomic;
 pub mod digest;
 pub mod journal;
+pub mod live;
 pub mod manifest;
 pub mod npy;
 pub mod sample_cache;

@@ -5,10 +5,12 @@
 //!   vectors.npy     f32, one row per item
 //!   items.jsonl     one {"identity": …, "label": …, "path": …} per row; the path may be missing
 //!   manifest.json   how it was made, and the SHA-256 of the other two; written last
+//!   writes.journal  items added and removed since then, see [`live`]
+//!   pictures/       pictures of added items
 //! ```
 //!
 //! A directory without a manifest is unfinished. Reading checks sizes and digests before anything is believed, so what
-//! comes back is what was written.
+//! comes back is what was written, and what was written to it since.
 //!
 //! ```
 //! use retrievalguard::gallery::{Gallery, Metric};
@@ -36,6 +38,8 @@ use serde::{Deserialize, Serialize};
 
 use super::atomic::{self, AtomicFile, WriteError};
 use super::digest::{Digest, HashingReader, HashingWriter};
+use super::journal::JournalError;
+use super::live::{self, Written};
 use super::npy::{self, NpyError};
 use crate::gallery::{Gallery, GalleryError, Metric};
 use crate::{NormBound, Seed, Sigma};
@@ -157,6 +161,64 @@ pub enum StorageError {
         /// What is wrong with it.
         source: GalleryError,
     },
+    /// The journal of writes is in use or damaged.
+    #[error(transparent)]
+    Journal(JournalError),
+    /// A gallery with writes is not replaced: they would be lost.
+    #[error(
+        "`{}` holds {writes} writes to the gallery that would be replaced; wanted another directory, or this journal \
+         moved away, which drops them",
+        path.display()
+    )]
+    Writes {
+        /// The journal.
+        path: PathBuf,
+        /// How many writes it holds.
+        writes: usize,
+    },
+    /// The writes were made to a gallery that has been replaced.
+    #[error(
+        "`{}` holds {writes} writes to the gallery whose manifest has sha256 {found:.16}…, the one beside it has \
+         {wanted:.16}…; wanted that gallery back, or this journal moved away, which drops them",
+        path.display()
+    )]
+    OtherWrites {
+        /// The journal.
+        path: PathBuf,
+        /// How many writes it holds.
+        writes: usize,
+        /// Digest of the manifest that the writes belong to.
+        found: Digest,
+        /// Digest of the manifest that is there.
+        wanted: Digest,
+    },
+    /// A record of the journal is intact but cannot be applied.
+    #[error("record {record} of `{}` is not a write to this gallery", path.display())]
+    WriteRecord {
+        /// The journal.
+        path: PathBuf,
+        /// Number of the record.
+        record: usize,
+        /// What is wrong with it.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The name of a picture file ends in letters and digits.
+    #[error(
+        "a picture is to be stored with the extension `{found}`, wanted 1 to 8 lower-case letters and digits"
+    )]
+    Extension {
+        /// What was given.
+        found: String,
+    },
+}
+
+impl From<JournalError> for StorageError {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::Write(error) => Self::Write(error),
+            other => Self::Journal(other),
+        }
+    }
 }
 
 /// Which randomness a gallery was smoothed with.
@@ -400,16 +462,21 @@ struct Item<'a> {
 pub struct GalleryDirectory {
     /// The vectors with their labels and identities.
     pub gallery: Gallery,
-    /// Where each item's picture was, if that was stored.
+    /// Where each item's picture was, if that was stored; see [`GalleryDirectory::picture_path`].
     pub paths: Vec<Option<String>>,
     /// What the gallery was made from.
+    ///
+    /// After writes it describes the gallery as it has become: the number of items, the digests that the two files would
+    /// have, and no data set, because there is none that holds these items.
     pub manifest: GalleryManifest,
+    pub(super) written: Written,
 }
 
 impl GalleryDirectory {
     /// Writes a gallery, replacing the one that may be there; `paths` has one entry per item or none.
     ///
-    /// Interrupted, it leaves a directory without a manifest, which [`GalleryDirectory::read`] refuses.
+    /// Interrupted, it leaves a directory without a manifest, which [`GalleryDirectory::read`] refuses. A gallery with
+    /// [writes](live) is not replaced.
     pub fn write(
         directory: &Path,
         gallery: &Gallery,
@@ -421,27 +488,16 @@ impl GalleryDirectory {
         }
         let failed = |error| WriteError::new(directory, error);
         fs::create_dir_all(directory).map_err(failed)?;
+        // Held until the end, so that nobody begins to write to what is being replaced.
+        let no_writes = live::hold_empty(directory)?;
         match fs::remove_file(directory.join(MANIFEST)) {
             Ok(()) => atomic::sync_directory(directory).map_err(failed)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error).into()),
         }
 
-        let vectors_file = write_hashed(&directory.join(VECTORS), |writer| {
-            npy::write_f32_to(writer, &[gallery.len(), gallery.dimension()], gallery.vectors())
-        })?;
-        let items_file = write_hashed(&directory.join(ITEMS), |writer| {
-            for row in 0..gallery.len() {
-                let item = Item {
-                    identity: gallery.identity(row).into(),
-                    label: gallery.label_name(gallery.label(row)).into(),
-                    path: paths.get(row).and_then(Option::as_deref).map(Into::into),
-                };
-                serde_json::to_writer(&mut *writer, &item)?;
-                writer.write_all(b"\n")?;
-            }
-            Ok(())
-        })?;
+        let vectors_file = write_hashed(&directory.join(VECTORS), |writer| write_vectors(writer, gallery))?;
+        let items_file = write_hashed(&directory.join(ITEMS), |writer| write_items(writer, gallery, paths))?;
         let manifest = GalleryManifest {
             format: GALLERY_FORMAT,
             tool: concat!("retrievalguard ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -456,11 +512,27 @@ impl GalleryDirectory {
             .map_err(|error| WriteError::new(&directory.join(MANIFEST), error.into()))?;
         text.push('\n');
         atomic::write(&directory.join(MANIFEST), text.as_bytes())?;
+        if let Some(journal) = no_writes {
+            journal.remove()?;
+        }
         Ok(manifest)
     }
 
-    /// Reads the manifest alone.
+    /// Whether [`GalleryDirectory::write`] may replace what is there, to be asked before long work: writes to it would be
+    /// lost.
+    pub fn check_replaceable(directory: &Path) -> Result<(), StorageError> {
+        live::hold_empty(directory).map(drop)
+    }
+
+    /// Reads the manifest alone, which knows nothing of writes.
     pub fn read_manifest(directory: &Path) -> Result<GalleryManifest, StorageError> {
+        Ok(Self::read_manifest_with_digest(directory)?.0)
+    }
+
+    /// The manifest, and the digest of its file.
+    pub(super) fn read_manifest_with_digest(
+        directory: &Path,
+    ) -> Result<(GalleryManifest, Digest), StorageError> {
         let path = directory.join(MANIFEST);
         let text = match read_small(&path, MANIFEST_LIMIT) {
             Err(StorageError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -482,12 +554,41 @@ impl GalleryDirectory {
         if format != u64::from(GALLERY_FORMAT) {
             return Err(StorageError::Format { path, found: format, wanted: GALLERY_FORMAT });
         }
-        serde_json::from_slice(&text).map_err(refused)
+        let manifest = serde_json::from_slice(&text).map_err(refused)?;
+        Ok((manifest, Digest::of_bytes(&text)))
     }
 
-    /// Reads a gallery and holds every file against the manifest.
+    /// Reads a gallery with everything written to it so far, and holds every file against the manifest.
+    ///
+    /// It does not wait for whoever is writing: a write in flight is seen whole or not at all.
     pub fn read(directory: &Path) -> Result<Self, StorageError> {
-        let manifest = Self::read_manifest(directory)?;
+        live::with_writes(Self::read_base(directory)?, directory)
+    }
+
+    /// Number of writes since the gallery was made: items added, and identities removed.
+    pub fn writes(&self) -> u64 {
+        self.written.count
+    }
+
+    /// Stands for the gallery as it was made and every write to it, in order.
+    pub fn version(&self) -> Digest {
+        self.written.version
+    }
+
+    /// Whether an item was added after the gallery had been made.
+    pub fn is_added(&self, row: usize) -> bool {
+        row >= self.written.first_added
+    }
+
+    /// Where the picture of an item is, if that was stored: that of an added item lies in the gallery's `directory`, any
+    /// other where it lay when the gallery was made, seen from the working directory of that time.
+    pub fn picture_path(&self, directory: &Path, row: usize) -> Option<PathBuf> {
+        self.written.picture_path(&self.paths, directory, row)
+    }
+
+    /// Reads a gallery as it was made.
+    pub(super) fn read_base(directory: &Path) -> Result<Self, StorageError> {
+        let (manifest, digest) = Self::read_manifest_with_digest(directory)?;
 
         let path = directory.join(VECTORS);
         let mut reader = open_recorded(&path, &manifest.vectors_file)?;
@@ -532,8 +633,46 @@ impl GalleryDirectory {
 
         let gallery = Gallery::new(matrix.values, manifest.dimension, identities, &labels, manifest.metric)
             .map_err(|source| StorageError::Gallery { path: directory.to_owned(), source })?;
-        Ok(Self { gallery, paths, manifest })
+        let written = Written { count: 0, first_added: gallery.len(), version: digest };
+        Ok(Self { gallery, paths, manifest, written })
     }
+}
+
+impl GalleryManifest {
+    /// What [`GalleryDirectory::write`] would say of a gallery that this one has become by writes.
+    pub(super) fn after_writes(&self, gallery: &Gallery, paths: &[Option<String>]) -> Self {
+        let provenance = Provenance { data_set: None, ..self.provenance.clone() };
+        let vectors_file = hashed(|writer| write_vectors(writer, gallery));
+        let items_file = hashed(|writer| write_items(writer, gallery, paths));
+        Self { items: gallery.len(), provenance, vectors_file, items_file, ..self.clone() }
+    }
+}
+
+/// The content of `vectors.npy`.
+fn write_vectors(writer: &mut impl Write, gallery: &Gallery) -> io::Result<()> {
+    npy::write_f32_to(writer, &[gallery.len(), gallery.dimension()], gallery.vectors())
+}
+
+/// The content of `items.jsonl`.
+fn write_items(writer: &mut impl Write, gallery: &Gallery, paths: &[Option<String>]) -> io::Result<()> {
+    for row in 0..gallery.len() {
+        let item = Item {
+            identity: gallery.identity(row).into(),
+            label: gallery.label_name(gallery.label(row)).into(),
+            path: paths.get(row).and_then(Option::as_deref).map(Into::into),
+        };
+        serde_json::to_writer(&mut *writer, &item)?;
+        writer.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+/// Size and digest of a file that is not written.
+fn hashed(content: impl FnOnce(&mut HashingWriter<io::Sink>) -> io::Result<()>) -> FileRecord {
+    let mut writer = HashingWriter::new(io::sink());
+    content(&mut writer).expect("a sink takes everything");
+    let (_, sha256, bytes) = writer.finish();
+    FileRecord { bytes, sha256 }
 }
 
 /// Writes a file through a digest.

@@ -1,6 +1,4 @@
-//! Journals cut at every byte, flipped at every bit, held by two, and written until the disk is full.
-
-use std::process::Command;
+//! Journals cut at every byte, flipped at every bit, and held by two; `tests/children.rs` kills their writers.
 
 use serde_json::json;
 
@@ -326,49 +324,4 @@ fn records_are_single_lines() {
     drop(journal);
     let opened = open(&folder.path().join("journal")).unwrap();
     assert_eq!(opened.records, [&b""[..], b"\0\r\xff"]);
-}
-
-/// Runs only as a child of the test below, where files may hold 1,024 bytes.
-#[test]
-#[ignore = "needs a limit on file sizes, which the next test sets"]
-fn child_that_writes_until_the_limit() {
-    let path = PathBuf::from(std::env::var_os("RETRIEVALGUARD_LIMITED").expect("the parent names the file"));
-    let mut journal = open(&path).unwrap().journal;
-    let mut groups = (1..=3).cycle();
-    for _ in 0..2 {
-        let error = loop {
-            let group = vec![record(0); groups.next().unwrap()];
-            let before = (journal.records(), fs::metadata(&path).unwrap().len());
-            if let Err(error) = journal.append_all(&group) {
-                assert_eq!((journal.records(), fs::metadata(&path).unwrap().len()), before);
-                break error;
-            }
-        };
-        assert!(matches!(error, JournalError::Write(WriteError::SizeLimit { .. })), "{error}");
-    }
-    let error = crate::storage::atomic::write(&path.with_extension("npy"), &[1; 5000]).unwrap_err();
-    assert!(matches!(error, WriteError::SizeLimit { .. }), "{error}");
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_limit_on_file_sizes_is_an_error_that_loses_no_record() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal");
-    // A signal that is ignored stays ignored through exec, and then the write fails instead of the process.
-    let output = Command::new("sh")
-        .args(["-c", "trap '' XFSZ; ulimit -f 2; exec \"$0\" \"$@\""])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "storage::journal::tests::child_that_writes_until_the_limit"])
-        .env("RETRIEVALGUARD_LIMITED", &path)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
-    let opened = open(&path).unwrap();
-    assert_eq!(opened.dropped_bytes, 0, "the failed append was taken back");
-    assert!(opened.records.len() > 1 && opened.records.iter().all(|found| *found == record(0)));
-    let names: Vec<_> =
-        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["journal"], "nothing is left of the array");
 }
