@@ -262,7 +262,7 @@ impl<'a> Smoother<'a> {
 
     /// The embedding `h(x)` of the clean picture, checked like every sample.
     pub fn clean(&self, picture: &Picture<'_>) -> Result<Vec<f32>, SmoothingError> {
-        self.check(picture, &(0..1))?;
+        self.check_picture(picture)?;
         let mut row = vec![0.0; self.embedder.dimension()];
         let name = |source| SmoothingError::Embedder {
             picture: picture.identity.to_owned(),
@@ -276,7 +276,10 @@ impl<'a> Smoother<'a> {
         Ok(row)
     }
 
-    fn check(&self, picture: &Picture<'_>, range: &Range<u32>) -> Result<(), SmoothingError> {
+    /// Whether a picture can be smoothed: it fits the encoder, its pixels are finite, and the noise is not lost beside them.
+    ///
+    /// Nothing is drawn and the encoder does not run.
+    pub fn check_picture(&self, picture: &Picture<'_>) -> Result<(), SmoothingError> {
         let (shape, dimension) = (self.embedder.input_shape(), self.embedder.dimension());
         let wanted = shape.iter().try_fold(1_usize, |product, &side| product.checked_mul(side));
         let wanted = match wanted {
@@ -304,6 +307,11 @@ impl<'a> Smoother<'a> {
             let (picture, sigma) = (picture.identity.to_owned(), self.sigma.get());
             return Err(SmoothingError::Resolution { picture, largest, sigma, limit });
         }
+        Ok(())
+    }
+
+    fn check(&self, picture: &Picture<'_>, range: &Range<u32>) -> Result<(), SmoothingError> {
+        self.check_picture(picture)?;
         if range.is_empty() {
             let picture = picture.identity.to_owned();
             return Err(SmoothingError::NoSamples { picture, start: range.start, end: range.end });
@@ -542,6 +550,11 @@ mod tests {
         assert!(matches!(ask(&[0.0, f32::NAN], 0..1), SmoothingError::Pixel { pixel: 1, .. }));
         assert!(matches!(ask(&[0.0, 0.0], 4..4), SmoothingError::NoSamples { start: 4, end: 4, .. }));
         assert!(matches!(ask(&[1e9, 0.0], 0..1), SmoothingError::Resolution { .. }));
+        let check = |pixels: &[f32]| smoother.check_picture(&Picture { identity: "a", pixels });
+        assert!(check(&[0.0, 1.0]).is_ok());
+        assert!(matches!(check(&[0.0]), Err(SmoothingError::Shape { found: 1, wanted: 2, .. })));
+        assert!(matches!(check(&[f32::INFINITY, 0.0]), Err(SmoothingError::Pixel { pixel: 0, .. })));
+        assert!(matches!(check(&[1e9, 0.0]), Err(SmoothingError::Resolution { .. })));
         for shape in [[0, 1], [usize::MAX, 2]] {
             let odd = Wave { shape };
             let smoother = Smoother::new(&odd, Sigma::new(0.3).unwrap(), Seed::new(1));
