@@ -24,13 +24,16 @@ use crate::certificate::{CertificateError, Certifier};
 use crate::gallery::{Gallery, Question, SearchError};
 use crate::{Embedder, EmbedderFailure, Excess, Picture, Seed, Sigma, Smoother, SmoothingError};
 
-use search::{Found, Search, System};
+use search::Search;
 
 /// Sizes at which a query is attacked, in multiples of its certified radius; those below 1 must not succeed.
 pub const FACTORS: [f64; 5] = [0.5, 0.9, 0.99, 2.0, 5.0];
 
 /// Halvings of the interval that holds the smallest break of the plain encoder; they need no samples.
 const PLAIN_HALVINGS: u32 = 12;
+
+/// Shares of a size that are tried until rounding leaves the norm below it; nothing at all is the last resort.
+const SHORTENED: [f64; 5] = [1.0 - 1e-6, 1.0 - 1e-5, 1.0 - 1e-3, 0.5, 0.0];
 
 /// Why an attack could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +86,28 @@ pub enum Pixels {
     Free,
     /// Values in `[0, 1]` only.
     Clipped,
+}
+
+/// Which retriever is attacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Against {
+    /// The one that searches with the mean embedding of noisy copies.
+    Smoothed,
+    /// The one that searches with the embedding of the picture itself.
+    Plain,
+}
+
+/// A perturbed picture, as a search has found it; nothing is proved about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Perturbation {
+    /// The picture with the perturbation added.
+    pub pixels: Vec<f32>,
+    /// l2 norm of the perturbation as it is in `pixels`, rounding and clipping included.
+    pub norm: f64,
+    /// How much nearer the nearest right item is than the nearest wrong one, in squared distances: that of the plain
+    /// retriever, or an estimate from few noisy copies for the smoothed one. Above zero, the retrieval holds.
+    pub margin: f64,
 }
 
 /// How hard an attack tries.
@@ -237,7 +262,7 @@ impl<'a> Attacker<'a> {
         }
         let mut cost = Cost::default();
         let (smoothed, smallest_break) = self.attack_smoothed(picture, question, radius, &mut cost)?;
-        let mut plain = self.search(System::Plain, picture, question, radius)?;
+        let mut plain = self.search(Against::Plain, picture, question, radius)?;
         let plain_right = plain.margin(picture.pixels)? > 0.0;
         let (points, plain_smallest_break) =
             if plain_right { plain_points(&mut plain)? } else { (Vec::new(), None) };
@@ -253,6 +278,54 @@ impl<'a> Attacker<'a> {
         })
     }
 
+    /// The perturbation of norm `size` with the smallest margin that was found; none is longer, however pixels are rounded.
+    ///
+    /// It is the search of [`Attacker::query`] for a single size, without judging. A failure of the encoder ends it, so an
+    /// [`Embedder`] can also cancel it.
+    pub fn perturb(
+        &self,
+        against: Against,
+        picture: &Picture<'_>,
+        question: &Question,
+        size: f64,
+    ) -> Result<Perturbation, AttackError> {
+        if !(size.is_finite() && size > 0.0) {
+            return Err(AttackError::Radius { picture: picture.identity.to_owned(), found: size });
+        }
+        let mut search = self.search(against, picture, question, size)?;
+        search.smoother.check_picture(picture)?;
+        let mut found = search.run(&[1.0])?.swap_remove(0);
+        for shorter in SHORTENED {
+            if found.norm <= size {
+                break;
+            }
+            found = search.scaled(&found, size * shorter)?;
+        }
+        Ok(found)
+    }
+
+    /// The shortest perturbation in the direction of `perturbation`, and not longer, at which the plain retriever is seen
+    /// broken; `None` if it is not broken there either. A picture that is retrieved wrongly as it is has a break of norm 0.
+    ///
+    /// By halving, so it is the shortest if the retrieval, once broken, stays so up to the whole perturbation.
+    pub fn smallest_break(
+        &self,
+        picture: &Picture<'_>,
+        question: &Question,
+        perturbation: &Perturbation,
+    ) -> Result<Option<Perturbation>, AttackError> {
+        let mut search = self.search(Against::Plain, picture, question, perturbation.norm)?;
+        let margin = search.margin(picture.pixels)?;
+        if margin <= 0.0 {
+            return Ok(Some(Perturbation { pixels: picture.pixels.to_vec(), norm: 0.0, margin }));
+        }
+        let margin = search.margin(&perturbation.pixels)?;
+        if margin > 0.0 {
+            return Ok(None);
+        }
+        halve(&mut search, 0.0, Perturbation { margin, ..perturbation.clone() }).map(Some)
+    }
+
     fn attack_smoothed(
         &self,
         picture: &Picture<'_>,
@@ -260,7 +333,7 @@ impl<'a> Attacker<'a> {
         radius: f64,
         cost: &mut Cost,
     ) -> Result<(Vec<Point>, Option<f64>), AttackError> {
-        let mut search = self.search(System::Smoothed, picture, question, radius)?;
+        let mut search = self.search(Against::Smoothed, picture, question, radius)?;
         let found = search.run(&FACTORS)?;
         let certifier = Certifier::new(self.gallery, self.sigma, self.judging.alpha);
         let smoother = search.smoother;
@@ -300,36 +373,42 @@ impl<'a> Attacker<'a> {
 
     fn search<'s>(
         &'s self,
-        system: System,
+        against: Against,
         picture: &'s Picture<'s>,
         question: &'s Question,
         radius: f64,
     ) -> Result<Search<'s>, AttackError> {
         let smoother = Smoother::new(self.embedder, self.sigma, self.seed).excess(self.excess);
-        Search::new(self, smoother, system, picture, question, radius)
+        Search::new(self, smoother, against, picture, question, radius)
     }
 }
 
 /// The plain encoder at every size, and the smallest break along the perturbations found.
 fn plain_points(search: &mut Search<'_>) -> Result<(Vec<Point>, Option<f64>), AttackError> {
     let found = search.run(&FACTORS)?;
-    let outcome = |found: &Found| if found.margin > 0.0 { Fate::Held } else { Fate::Broken };
+    let outcome = |found: &Perturbation| if found.margin > 0.0 { Fate::Held } else { Fate::Broken };
     let points: Vec<Point> = FACTORS
         .iter()
         .zip(&found)
         .map(|(&factor, found)| Point { factor, norm: found.norm, outcome: outcome(found) })
         .collect();
     let Some(first) = found.iter().position(|found| found.margin <= 0.0) else { return Ok((points, None)) };
-    let mut high = found[first].clone();
-    let mut low = first.checked_sub(1).map_or(0.0, |below| found[below].norm);
+    let low = first.checked_sub(1).map_or(0.0, |below| found[below].norm);
+    let high = halve(search, low, found[first].clone())?;
+    Ok((points, Some(high.norm)))
+}
+
+/// The shortest break of the plain retriever between a norm that does not break it and a perturbation that does.
+fn halve(search: &mut Search<'_>, mut low: f64, mut high: Perturbation) -> Result<Perturbation, AttackError> {
     for _ in 0..PLAIN_HALVINGS {
         let middle = search.scaled(&high, f64::midpoint(low, high.norm))?;
-        match outcome(&middle) {
-            Fate::Broken => high = middle,
-            Fate::Held | Fate::Undecided => low = middle.norm,
+        if middle.margin > 0.0 {
+            low = middle.norm;
+        } else {
+            high = middle;
         }
     }
-    Ok((points, Some(high.norm)))
+    Ok(high)
 }
 
 #[cfg(test)]

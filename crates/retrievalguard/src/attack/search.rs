@@ -6,7 +6,7 @@
 //! perturbation from fitting the noise instead of the encoder.
 
 use super::slopes::{Cloud, Mode};
-use super::{AttackError, Attacker, Cost, Pixels};
+use super::{Against, AttackError, Attacker, Cost, Perturbation, Pixels};
 use crate::gallery::{Gallery, Neighbour, Question, Side};
 use crate::noise::{ImageIdentity, NoiseStream, Stage};
 use crate::{Picture, Smoother};
@@ -27,31 +27,12 @@ const TRIED_AT: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
 const STARTS: u32 = 1 << 30;
 const COMPARED: u32 = 1 << 31;
 
-/// What is attacked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum System {
-    /// The mean embedding of noisy copies.
-    Smoothed,
-    /// The embedding of the picture itself.
-    Plain,
-}
-
-/// A perturbed picture.
-#[derive(Clone, Debug)]
-pub(super) struct Found {
-    pub(super) pixels: Vec<f32>,
-    /// l2 norm of the perturbation as it is in `pixels`.
-    pub(super) norm: f64,
-    /// Margin on the copies that candidates are compared on; for the plain encoder, its margin.
-    pub(super) margin: f64,
-}
-
 /// The attack on one query.
 pub(super) struct Search<'a> {
     attacker: &'a Attacker<'a>,
     gallery: &'a Gallery,
     pub(super) smoother: Smoother<'a>,
-    system: System,
+    against: Against,
     picture: &'a Picture<'a>,
     question: &'a Question,
     radius: f64,
@@ -64,14 +45,14 @@ impl<'a> Search<'a> {
     pub(super) fn new(
         attacker: &'a Attacker<'a>,
         smoother: Smoother<'a>,
-        system: System,
+        against: Against,
         picture: &'a Picture<'a>,
         question: &'a Question,
         radius: f64,
     ) -> Result<Self, AttackError> {
-        let gallery = match system {
-            System::Smoothed => attacker.gallery,
-            System::Plain => attacker.plain_gallery,
+        let gallery = match against {
+            Against::Smoothed => attacker.gallery,
+            Against::Plain => attacker.plain_gallery,
         };
         gallery.check_question(0, question)?;
         let count = |side| (0..gallery.len()).filter(|&row| question.side(gallery, row) == side).count();
@@ -86,7 +67,7 @@ impl<'a> Search<'a> {
             attacker,
             gallery,
             smoother,
-            system,
+            against,
             picture,
             question,
             radius,
@@ -97,11 +78,11 @@ impl<'a> Search<'a> {
     }
 
     /// The best perturbation found for each size.
-    pub(super) fn run(&mut self, factors: &[f64]) -> Result<Vec<Found>, AttackError> {
+    pub(super) fn run(&mut self, factors: &[f64]) -> Result<Vec<Perturbation>, AttackError> {
         let steps = self.attacker.effort.steps.max(1);
         let largest = factors.iter().copied().fold(0.0, f64::max) * self.radius;
         let targets = self.targets()?;
-        let mut best: Vec<Option<Found>> = vec![None; factors.len()];
+        let mut best: Vec<Option<Perturbation>> = vec![None; factors.len()];
         for restart in 0..self.attacker.effort.restarts.max(1) {
             let target = restart.checked_sub(1).and_then(|place| targets.get(place as usize)).copied();
             let mut shift = self.start(restart, largest);
@@ -123,7 +104,7 @@ impl<'a> Search<'a> {
     }
 
     /// A perturbation shrunk or stretched to another norm.
-    pub(super) fn scaled(&mut self, found: &Found, norm: f64) -> Result<Found, AttackError> {
+    pub(super) fn scaled(&mut self, found: &Perturbation, norm: f64) -> Result<Perturbation, AttackError> {
         let shift: Vec<f64> = found
             .pixels
             .iter()
@@ -145,13 +126,13 @@ impl<'a> Search<'a> {
     /// What the system makes of a picture: the mean over the copies for comparisons, or the embedding itself.
     fn embedding(&mut self, pixels: &[f32]) -> Result<Vec<f64>, AttackError> {
         let picture = Picture { identity: self.picture.identity, pixels };
-        match self.system {
-            System::Smoothed => {
+        match self.against {
+            Against::Smoothed => {
                 let copies = self.copies();
                 self.cost.encoder_calls += u64::from(copies);
                 Ok(self.smoother.mean(&picture, Stage::Attack, COMPARED..COMPARED + copies)?.mean)
             }
-            System::Plain => {
+            Against::Plain => {
                 self.cost.encoder_calls += 1;
                 Ok(self.smoother.clean(&picture)?.into_iter().map(f64::from).collect())
             }
@@ -232,10 +213,10 @@ impl<'a> Search<'a> {
     /// The direction in which the margin falls fastest, as far as the copies of this step tell.
     fn slope(&mut self, centre: &[f32], target: Option<usize>) -> Result<Vec<f64>, AttackError> {
         let mode = self.attacker.slopes.mode();
-        let sigma = match (self.system, mode) {
-            (System::Smoothed, Mode::WhiteBox | Mode::BlackBox) => self.attacker.sigma.get(),
-            (System::Plain, Mode::BlackBox) => PROBE,
-            (System::Plain, Mode::WhiteBox) => 0.0,
+        let sigma = match (self.against, mode) {
+            (Against::Smoothed, Mode::WhiteBox | Mode::BlackBox) => self.attacker.sigma.get(),
+            (Against::Plain, Mode::BlackBox) => PROBE,
+            (Against::Plain, Mode::WhiteBox) => 0.0,
         };
         let copies = if sigma > 0.0 { self.cloud(centre, sigma) } else { centre.to_vec() };
         let count = (copies.len() / centre.len()) as u64;
@@ -274,7 +255,7 @@ impl<'a> Search<'a> {
         copies
     }
 
-    fn at_norm(&mut self, shift: &[f64], length: f64) -> Result<Found, AttackError> {
+    fn at_norm(&mut self, shift: &[f64], length: f64) -> Result<Perturbation, AttackError> {
         let mut shift = shift.to_vec();
         set_length(&mut shift, length);
         let pixels = self.moved(&shift);
@@ -282,7 +263,7 @@ impl<'a> Search<'a> {
         let differences: Vec<f64> =
             pixels.iter().zip(here).map(|(&there, &here)| f64::from(there) - f64::from(here)).collect();
         let margin = self.margin(&pixels)?;
-        Ok(Found { norm: norm(&differences), pixels, margin })
+        Ok(Perturbation { norm: norm(&differences), pixels, margin })
     }
 
     /// The picture with a perturbation added, as the encoder gets it.

@@ -363,3 +363,142 @@ fn questions_that_cannot_be_attacked_are_refused() {
     let error = attacker.query(&picture, &all, 0.1).unwrap_err();
     assert!(matches!(error, AttackError::OneSided { right: 1, wrong: 0, .. }), "{error}");
 }
+
+#[test]
+fn one_perturbation_is_as_long_as_asked_and_breaks_where_the_truth_says() {
+    let (circle, gallery) = (Circle::new(), gallery());
+    let black_box = BlackBox::new(&circle);
+    let question = right(&gallery);
+    let sigma = Sigma::new(SIGMA).unwrap();
+    let pixels = circle.picture(-0.1);
+    let truth = circle.true_radius(&pixels);
+    let picture = Picture { identity: "query", pixels: &pixels };
+    let slopes: [&dyn Slopes; 2] = [&circle, &black_box];
+    for slopes in slopes {
+        let mode = slopes.mode();
+        let attacker =
+            Attacker::new((&circle, slopes), &gallery, sigma, Seed::new(5), EFFORT, judging(0.01, 100, 0));
+        for against in [Against::Smoothed, Against::Plain] {
+            for (factor, broken) in [(0.7, false), (1.4, true)] {
+                let size = factor * truth;
+                let found = attacker.perturb(against, &picture, &question, size).unwrap();
+                assert!(found.norm <= size && found.norm > 0.999 * size, "{mode:?} {against:?} {found:?}");
+                assert_eq!(found.margin < 0.0, broken, "{mode:?} {against:?} {factor}");
+                let shift: f64 = found
+                    .pixels
+                    .iter()
+                    .zip(&pixels)
+                    .map(|(&there, &here)| (f64::from(there) - f64::from(here)).powi(2))
+                    .sum();
+                assert_eq!(found.norm, shift.sqrt());
+                let smallest = attacker.smallest_break(&picture, &question, &found).unwrap();
+                assert_eq!(smallest.is_some(), broken, "{mode:?} {against:?} {factor}");
+                if let Some(smallest) = smallest {
+                    assert!(smallest.margin <= 0.0);
+                    assert!(smallest.norm >= truth * (1.0 - 1e-4), "{mode:?} {against:?} {}", smallest.norm);
+                    assert!(smallest.norm <= truth * 1.25, "{mode:?} {against:?} {}", smallest.norm);
+                }
+            }
+        }
+        let again = || attacker.perturb(Against::Smoothed, &picture, &question, 0.2).unwrap();
+        assert_eq!(again(), again());
+    }
+}
+
+#[test]
+fn a_perturbation_is_never_longer_than_asked_even_below_rounding() {
+    let (circle, gallery) = (Circle::new(), gallery());
+    let sigma = Sigma::new(SIGMA).unwrap();
+    let attacker =
+        Attacker::new((&circle, &circle), &gallery, sigma, Seed::new(1), EFFORT, judging(0.01, 100, 0));
+    let pixels = circle.picture(0.1);
+    let picture = Picture { identity: "query", pixels: &pixels };
+    for size in [1e-9, 3e-8, 1e-7, 1e-6, 1e-3, 0.3] {
+        let found = attacker.perturb(Against::Plain, &picture, &right(&gallery), size).unwrap();
+        assert!(found.norm <= size, "{size}: {}", found.norm);
+    }
+}
+
+#[test]
+fn a_picture_that_is_wrong_as_it_is_breaks_at_zero() {
+    let (circle, gallery) = (Circle::new(), gallery());
+    let sigma = Sigma::new(SIGMA).unwrap();
+    let attacker =
+        Attacker::new((&circle, &circle), &gallery, sigma, Seed::new(1), EFFORT, judging(0.01, 100, 0));
+    let pixels = circle.picture(0.8);
+    let picture = Picture { identity: "query", pixels: &pixels };
+    let question = right(&gallery);
+    let found = attacker.perturb(Against::Plain, &picture, &question, 0.1).unwrap();
+    let smallest = attacker.smallest_break(&picture, &question, &found).unwrap().unwrap();
+    assert_eq!((smallest.norm, smallest.pixels), (0.0, pixels.clone()));
+    assert!(smallest.margin <= 0.0);
+}
+
+/// Fails from some call on, as an encoder does whose caller has gone.
+struct Cancelled<'a> {
+    circle: &'a Circle,
+    calls: u64,
+}
+
+impl Embedder for Cancelled<'_> {
+    fn input_shape(&self) -> &[usize] {
+        self.circle.input_shape()
+    }
+    fn dimension(&self) -> usize {
+        self.circle.dimension()
+    }
+    fn norm_bound(&self) -> NormBound {
+        self.circle.norm_bound()
+    }
+    fn embed(&self, pictures: &[f32], embeddings: &mut [f32]) -> Result<(), EmbedderFailure> {
+        if self.circle.calls.load(Ordering::Relaxed) >= self.calls {
+            return Err("cancelled".into());
+        }
+        self.circle.embed(pictures, embeddings)
+    }
+}
+
+#[test]
+fn an_encoder_that_fails_ends_the_search_with_its_words() {
+    let gallery = gallery();
+    let sigma = Sigma::new(SIGMA).unwrap();
+    for against in [Against::Smoothed, Against::Plain] {
+        for calls in [0, 1, 40, 200] {
+            let circle = Circle::new();
+            let cancelled = Cancelled { circle: &circle, calls };
+            let black_box = BlackBox::new(&cancelled);
+            let encoder: (&dyn Embedder, &dyn Slopes) = (&cancelled, &black_box);
+            let attacker =
+                Attacker::new(encoder, &gallery, sigma, Seed::new(1), EFFORT, judging(0.01, 100, 0));
+            let pixels = circle.picture(0.0);
+            let picture = Picture { identity: "query", pixels: &pixels };
+            let error = attacker.perturb(against, &picture, &right(&gallery), 0.1).unwrap_err();
+            let mut cause: &dyn std::error::Error = &error;
+            while let Some(source) = cause.source() {
+                cause = source;
+            }
+            assert_eq!(cause.to_string(), "cancelled", "{against:?} {calls}");
+            assert!(circle.calls.load(Ordering::Relaxed) < calls + 256, "{against:?} {calls}: it went on");
+        }
+    }
+}
+
+#[test]
+fn a_perturbation_that_cannot_be_searched_for_is_refused() {
+    let (circle, gallery) = (Circle::new(), gallery());
+    let sigma = Sigma::new(SIGMA).unwrap();
+    let effort = Effort { restarts: 1, ..EFFORT };
+    let attacker =
+        Attacker::new((&circle, &circle), &gallery, sigma, Seed::new(1), effort, judging(0.01, 100, 0));
+    let pixels = circle.picture(0.0);
+    let ask = |pixels: &[f32], question: &Question, size| {
+        attacker.perturb(Against::Plain, &Picture { identity: "query", pixels }, question, size).unwrap_err()
+    };
+    for size in [0.0, -1.0, f64::INFINITY, f64::NAN] {
+        assert!(matches!(ask(&pixels, &right(&gallery), size), AttackError::Radius { .. }));
+    }
+    let error = ask(&pixels[1..], &right(&gallery), 0.1);
+    assert!(matches!(error, AttackError::Smoothing(SmoothingError::Shape { .. })), "{error}");
+    let none = Question::new(Positives::Absent, vec![]);
+    assert!(matches!(ask(&pixels, &none, 0.1), AttackError::OneSided { right: 0, .. }));
+}
