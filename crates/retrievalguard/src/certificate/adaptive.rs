@@ -35,7 +35,7 @@ use super::{
 };
 use crate::gallery::Question;
 use crate::samples::{add_into, run_sum};
-use crate::{Alpha, SampleCount, Samples, TargetRadius};
+use crate::{Alpha, ParameterError, SampleCount, Samples, TargetRadius};
 
 /// How a target radius is tested while samples come in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,9 +172,7 @@ impl<'a> AdaptiveTest<'a> {
         if self.decision != Decision::Open {
             return None;
         }
-        let cap = self.options.cap.get();
-        let next = if self.seen == 0 { self.options.first.get() } else { self.seen.saturating_mul(2) };
-        (self.seen < cap).then(|| self.seen..next.min(cap))
+        next_look(self.seen, self.options.first, self.options.cap)
     }
 
     /// Takes the samples that were wanted.
@@ -199,8 +197,7 @@ impl<'a> AdaptiveTest<'a> {
                 bouts.open.is_empty()
             }
             State::Looks { samples: all } => {
-                let look = f64::from(self.looks);
-                let share = self.plan.certifier.alpha.get() / (look * (look + 1.0));
+                let alpha = share_of_look(self.plan.certifier.alpha, self.looks)?;
                 let all = match all {
                     Some(all) => {
                         all.append(samples)?;
@@ -208,7 +205,6 @@ impl<'a> AdaptiveTest<'a> {
                     }
                     None => all.insert(samples.clone()),
                 };
-                let alpha = Alpha::new(share)?;
                 let outcome = self.plan.certify_at(all, alpha)?;
                 let radius = outcome.verdicts[0].radius().map_or(0.0, Radius::get);
                 radius >= self.options.target.get()
@@ -251,6 +247,18 @@ impl<'a> AdaptiveTest<'a> {
         let verdict = Verdict::from_radius(self.plan.retrieves(&mean), radius);
         AdaptiveOutcome { verdict, samples: self.seen, decision: self.decision }
     }
+}
+
+/// Samples of the next look: `first` of them, then as many as there are already, up to `cap` in all.
+pub(super) fn next_look(seen: u32, first: SampleCount, cap: SampleCount) -> Option<Range<u32>> {
+    let next = if seen == 0 { first.get() } else { seen.saturating_mul(2) };
+    (seen < cap.get()).then(|| seen..next.min(cap.get()))
+}
+
+/// Share `α/(i(i+1))` of look `i = 1, 2, …`; all of them sum to `α`.
+pub(super) fn share_of_look(alpha: Alpha, look: u32) -> Result<Alpha, ParameterError> {
+    let look = f64::from(look);
+    Alpha::new(alpha.get() / (look * (look + 1.0)))
 }
 
 impl Bouts {
