@@ -29,6 +29,7 @@ mod betting;
 #[cfg(test)]
 mod coverage;
 mod explain;
+mod growing;
 mod half_space;
 mod half_space_mean;
 mod law;
@@ -48,6 +49,7 @@ use serde::{Deserialize, Serialize};
 
 pub use adaptive::{AdaptiveOptions, AdaptiveOutcome, AdaptiveRun, AdaptiveTest, Decision, Rule};
 pub use explain::{Explanation, Step, StepValue, statement_in_words};
+pub use growing::{GrowingOptions, GrowingOutcome, GrowingTest};
 pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome, HalfSpacePlan};
 pub use half_space_mean::half_space_mean_radius;
 use paper::Statement;

@@ -6,7 +6,7 @@ mod common;
 use common::{by_label, gallery_of};
 use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Decision, Form,
-    HalfSpaceOptions, SampledQuery, Similarity, Verdict,
+    GrowingOptions, GrowingTest, HalfSpaceOptions, Radius, SampledQuery, Similarity, Verdict,
 };
 use retrievalguard::gallery::{Gallery, GalleryError, Metric, Positives, Question, SearchError};
 use retrievalguard::{Alpha, Excess, NormBound, SampleCount, SampleError, Samples, Sigma, TargetRadius};
@@ -178,4 +178,83 @@ fn adaptive_tests_take_exactly_what_they_asked_for() {
     assert_eq!(test.wants(), Some(0..256));
     let error = test.see(&samples(&[[0.9, 0.1]], 10)).unwrap_err();
     assert_eq!(error, CertificateError::UnwantedSamples { found: 10, wanted: 256 });
+}
+
+fn growing() -> GrowingOptions {
+    GrowingOptions::new(SampleCount::new(1_000).unwrap())
+}
+
+#[test]
+fn growing_tests_take_exactly_what_they_asked_for_and_forget_what_they_refuse() {
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [-1.0, 0.0])]);
+    let question = by_label(&gallery, "a");
+    let pilot = samples(&[[0.9, 0.1]], 50);
+    let mut test = GrowingTest::new(&certifier(&gallery), &pilot, &question, &growing()).unwrap();
+    let before = test.outcome();
+    for count in [1, 127, 129, 1_000] {
+        let error = test.see(&samples(&[[0.9, 0.1]], count)).unwrap_err();
+        assert_eq!(error, CertificateError::UnwantedSamples { found: count, wanted: 128 });
+    }
+    let wide = Samples::new(vec![0.1; 3 * 128], 3, NormBound::UNIT, Excess::Refuse).unwrap();
+    let error = test.see(&wide).unwrap_err();
+    assert!(matches!(error, CertificateError::PilotMismatch { pilot: 2, certifying: 3, .. }), "{error:?}");
+    assert_eq!((test.outcome(), test.wants()), (before, Some(0..128)));
+    while let Some(range) = test.wants() {
+        test.see(&samples(&[[0.9, 0.1]], range.len())).unwrap();
+    }
+    let error = test.see(&samples(&[[0.9, 0.1]], 128)).unwrap_err();
+    assert_eq!(error, CertificateError::UnwantedSamples { found: 128, wanted: 0 });
+}
+
+#[test]
+fn growing_tests_refuse_what_every_certificate_refuses() {
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [-1.0, 0.0])]);
+    let wide = Samples::new(vec![0.1; 300], 3, NormBound::UNIT, Excess::Refuse).unwrap();
+    let error = GrowingTest::new(&certifier(&gallery), &wide, &by_label(&gallery, "a"), &growing())
+        .map(|test| test.outcome());
+    assert_eq!(error, Err(CertificateError::DimensionMismatch { found: 3, wanted: 2 }));
+    let gallery = gallery_of(&[("only", [1.0, 0.0]), ("only", [0.0, 1.0])]);
+    let pilot = samples(&[[0.9, 0.1]], 50);
+    let error = GrowingTest::new(&certifier(&gallery), &pilot, &by_label(&gallery, "only"), &growing())
+        .map(|test| test.outcome());
+    assert_eq!(error, Err(CertificateError::NoNegatives));
+}
+
+#[test]
+fn growing_tests_ask_for_no_sample_that_could_not_help() {
+    // A label that is absent, and a wrong item on the very place of the right one.
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [1.0, 0.0]), ("c", [-1.0, 0.0])]);
+    let pilot = samples(&[[0.9, 0.1]], 50);
+    for question in [Question::new(Positives::Absent, vec![]), by_label(&gallery, "a")] {
+        let test = GrowingTest::new(&certifier(&gallery), &pilot, &question, &growing()).unwrap();
+        assert_eq!(test.wants(), None);
+        let outcome = test.outcome();
+        assert_eq!((outcome.verdict, outcome.decision), (Verdict::Misretrieved, Decision::Hopeless));
+        assert_eq!((outcome.samples, outcome.looks), (0, 0));
+    }
+    // Far outside the ball, a wrong item can never come first.
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [-9.0, 0.0])]);
+    let mut test =
+        GrowingTest::new(&certifier(&gallery), &pilot, &by_label(&gallery, "a"), &growing()).unwrap();
+    test.see(&samples(&[[0.9, 0.1]], 128)).unwrap();
+    let outcome = test.outcome();
+    assert_eq!(outcome.verdict, Verdict::Certified { radius: Radius::Unbounded });
+    assert_eq!((outcome.decision, test.wants()), (Decision::Reached, None));
+}
+
+#[test]
+fn a_growing_radius_is_withdrawn_while_a_wrong_item_is_nearest_to_the_mean() {
+    let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [-1.0, 0.0])]);
+    let pilot = samples(&[[0.9, 0.1]], 50);
+    let mut test =
+        GrowingTest::new(&certifier(&gallery), &pilot, &by_label(&gallery, "a"), &growing()).unwrap();
+    test.see(&samples(&[[0.9, 0.1]], 128)).unwrap();
+    let first = test.outcome().verdict.radius().unwrap();
+    test.see(&samples(&[[-0.95, 0.1]], 128)).unwrap();
+    assert_eq!(test.outcome().verdict, Verdict::Misretrieved);
+    test.see(&samples(&[[0.9, 0.1]], 256)).unwrap();
+    assert!(test.outcome().verdict.radius().unwrap() >= first);
+    test.see(&samples(&[[-0.95, 0.1]], 488)).unwrap();
+    assert_eq!(test.outcome().verdict, Verdict::Misretrieved);
+    assert_eq!(test.outcome().decision, Decision::Capped);
 }

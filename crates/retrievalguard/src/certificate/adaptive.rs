@@ -26,7 +26,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::betting::Wealth;
+use super::betting::{Rungs, Wealth};
 use super::plan::{Harmless, Planner, Test, Wager};
 use super::projection::{for_each_score, narrow};
 use super::separation::{HalfSpace, Separation};
@@ -273,6 +273,7 @@ impl Bouts {
             samples: options.cap.get(),
             form: Form::Betting,
             top_k: 1,
+            rungs: Rungs::AtTheEnd,
         };
         let target = options.target.get();
         let mut bouts = Self::default();

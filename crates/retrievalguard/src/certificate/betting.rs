@@ -1,8 +1,8 @@
 //! Tests of bounded means by betting, and the dual form of the whole-distribution certificate
 //! (theory, section 2.3, second form).
 
-use crate::Sigma;
 use crate::normal::{self, Probability};
+use crate::{Sigma, TargetRadius};
 
 /// Bets that share the stake of one test.
 pub(crate) const BETS: usize = 4;
@@ -255,11 +255,24 @@ const RUNGS: [f64; 29] = [
     1.04, 1.07, 1.1, 1.13, 1.16, 1.2, 1.25, 1.32, 1.4, 1.55, 1.8,
 ];
 
+/// Further rungs for results that are shown before the last sample has come, relative to the same radius.
+const RUNGS_ON_THE_WAY: [f64; 17] =
+    [0.02, 0.035, 0.07, 0.13, 0.16, 0.23, 0.26, 0.29, 0.32, 0.35, 0.375, 0.43, 0.46, 0.49, 0.52, 0.58, 0.615];
+
+/// Which radii a ladder has rungs at; rungs share no level, so more of them cost none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Rungs {
+    /// Close together around the radius that all samples should reach.
+    AtTheEnd,
+    /// Also on the way there, and exactly at a target.
+    OnTheWay { target: Option<TargetRadius> },
+}
+
 /// Radius, in σ, around which rungs are placed when the pilot sees no hope.
 const HOPELESS: f64 = 0.1;
 
 impl Ladder {
-    /// Rungs around the radius that `samples` samples should reach at `level`; also returns that radius.
+    /// Rungs up to and around the radius that `samples` samples should reach at `level`; also returns that radius.
     ///
     /// The radius is `None` where the pilot sees no hope. The ladder then begins near zero, where it asks little more
     /// than whether the mean score is above the offset.
@@ -270,6 +283,7 @@ impl Ladder {
         level: f64,
         offset: f64,
         sigma: Sigma,
+        rungs: Rungs,
     ) -> (Self, Option<f64>) {
         let needed = -level.ln() - STAKES[2].ln();
         let reaches = |radius: f64| {
@@ -293,9 +307,15 @@ impl Ladder {
             low
         });
         let centre = expected.unwrap_or(HOPELESS * unit);
-        let rungs = RUNGS
-            .iter()
-            .map(|factor| centre * factor)
+        let mut radii: Vec<f64> = RUNGS.iter().map(|factor| centre * factor).collect();
+        if let Rungs::OnTheWay { target } = rungs {
+            radii.extend(RUNGS_ON_THE_WAY.iter().map(|factor| centre * factor));
+            radii.extend(target.map(TargetRadius::get));
+            radii.sort_unstable_by(f64::total_cmp);
+            radii.dedup();
+        }
+        let rungs = radii
+            .into_iter()
             .map(|radius| (radius, DualTest::new(&cells, points, radius, offset, sigma)))
             .collect();
         (Self { cells, rungs }, expected)
@@ -427,6 +447,26 @@ mod tests {
         let trace = ladder.trace(&scores, target);
         assert_eq!(trace.len(), 2);
         assert!(trace[0].log_wealth >= target && trace[1].log_wealth < target, "{trace:?}");
+    }
+
+    #[test]
+    fn rungs_on_the_way_and_at_a_target_keep_the_others_and_the_order() {
+        let points = [(1.0, 0.8), (-1.0, 0.2)];
+        let radii = |rungs| -> Vec<f64> {
+            let cells = Cells { edges: vec![-1.0, 1.0], scores: vec![0.5] };
+            let (ladder, _) = Ladder::new(cells, &points, 1_000, 0.01, 0.0, sigma(), rungs);
+            ladder.rungs.iter().map(|rung| rung.0).collect()
+        };
+        let plain = radii(Rungs::AtTheEnd);
+        let way = radii(Rungs::OnTheWay { target: None });
+        assert_eq!(way.len(), RUNGS.len() + RUNGS_ON_THE_WAY.len());
+        assert!(way.is_sorted() && plain.iter().all(|radius| way.contains(radius)));
+        let (low, high) = (plain[0], plain[plain.len() - 1]);
+        for (target, more) in [(low / 2.0, 1), (high * 0.33, 1), (2.0 * high, 1), (low, 0)] {
+            let found = radii(Rungs::OnTheWay { target: Some(TargetRadius::new(target).unwrap()) });
+            assert_eq!(found.len(), way.len() + more, "target {target}");
+            assert!(found.is_sorted() && found.contains(&target), "target {target}");
+        }
     }
 
     #[test]

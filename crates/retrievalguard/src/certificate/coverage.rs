@@ -1,14 +1,18 @@
 //! Are certificates wrong no more often than they may be? Thousands of repetitions, judged by an exact binomial test.
 //!
 //! The cases are tight: scores that rise with `⟨w, x⟩`, for which the whole-distribution bound is the truth, so that
-//! a bound that is too bold by a constant fails. The same harness must reject three faults that exist only here.
+//! a bound that is too bold by a constant fails. The same harness must reject four faults that exist only here.
 //! `RETRIEVALGUARD_LONG_TESTS=1` runs ten times as many repetitions.
 
+use super::adaptive::share_of_look;
+use super::betting::Rungs;
 use super::law::Law;
 use super::plan::HashTables;
 use super::thresholds::{StepBound, count_above};
 use super::*;
-use crate::certificate::{AdaptiveOptions, AdaptiveTest, Form, HalfSpaceOptions, Rule, Similarity};
+use crate::certificate::{
+    AdaptiveOptions, AdaptiveTest, Form, GrowingOptions, GrowingTest, HalfSpaceOptions, Rule, Similarity,
+};
 use crate::gallery::{Metric, Positives};
 use crate::normal::{self, Probability};
 use crate::{Excess, NormBound, TargetRadius, binomial};
@@ -526,4 +530,158 @@ fn betting_certificates_are_taken_at_alpha() {
         gained += climb(0.1) - found;
     }
     assert!(gained > 0.0, "the level must be felt");
+}
+
+/// Looks after 10, 20, 40, … and at last `cap` samples.
+fn growing(cap: u64, form: Form) -> GrowingOptions {
+    let mut options = GrowingOptions::new(SampleCount::new(cap).unwrap());
+    options.first = SampleCount::new(10).unwrap();
+    options.form = form;
+    options
+}
+
+/// Counts repetitions in which some look shows a radius above the margin; `shown` gives the largest of all looks.
+fn some_look_is_wrong(
+    repetitions: u32,
+    items: &[(&str, [f32; 2])],
+    cap: u64,
+    shown: impl Fn(&Certifier<'_>, &SampledQuery, &Question) -> f64,
+) -> Tally {
+    let gallery = gallery(items);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.2).unwrap());
+    let p = normal::distribution(MARGIN);
+    Tally::of(0.2, repetitions, |random| {
+        let query = SampledQuery {
+            pilot: cells(random, p, 60, PLUS, MINUS),
+            certifying: cells(random, p, cap as usize, PLUS, MINUS),
+        };
+        shown(&certifier, &query, &question) > MARGIN
+    })
+}
+
+/// The verdict after each look of a growing test.
+fn grow(
+    certifier: &Certifier<'_>,
+    query: &SampledQuery,
+    question: &Question,
+    options: &GrowingOptions,
+) -> Vec<Verdict> {
+    let mut test = GrowingTest::new(certifier, &query.pilot, question, options).unwrap();
+    let mut verdicts = Vec::new();
+    while let Some(range) = test.wants() {
+        test.see(&query.certifying.slice(range).unwrap()).unwrap();
+        verdicts.push(test.outcome().verdict);
+    }
+    verdicts
+}
+
+fn largest(verdicts: Vec<Verdict>) -> f64 {
+    verdicts.into_iter().map(finite).fold(0.0, f64::max)
+}
+
+#[test]
+fn no_look_at_a_growing_radius_is_wrong_more_often_than_alpha() {
+    for form in [Form::Betting, Form::ByPilot, Form::Thresholds] {
+        let options = growing(2_000, form);
+        let tally = some_look_is_wrong(2_000, &ITEMS, 2_000, |certifier, query, question| {
+            largest(grow(certifier, query, question, &options))
+        });
+        tally.accept(&format!("{form:?}"));
+        assert!(tally.wrong > 0, "{form:?} never errs: the case is not tight");
+    }
+}
+
+#[test]
+fn no_look_at_a_growing_radius_against_many_negatives_is_wrong_more_often_than_alpha() {
+    // Most of the copies are counted as harmless, the others are bet on.
+    let mut items = vec![ITEMS[0]];
+    items.extend([ITEMS[1]; 70]);
+    let options = growing(400, Form::Betting);
+    let tally = some_look_is_wrong(200, &items, 400, |certifier, query, question| {
+        largest(grow(certifier, query, question, &options))
+    });
+    tally.accept("seventy negatives");
+}
+
+#[test]
+fn looks_at_counts_without_their_share_of_alpha_are_noticed() {
+    let options = growing(2_000, Form::Thresholds);
+    let tally = some_look_is_wrong(2_000, &ITEMS, 2_000, |certifier, query, question| {
+        let asked = HalfSpaceOptions { top_k: 1, form: options.form };
+        let plan = certifier.plan_half_space(&query.pilot, question, options.cap, &asked).unwrap();
+        let mut seen = 0;
+        let mut verdicts = Vec::new();
+        while let Some(range) = adaptive::next_look(seen, options.first, options.cap) {
+            seen = range.end;
+            let so_far = query.certifying.slice(0..seen).unwrap();
+            verdicts.push(plan.certify(&so_far).unwrap().verdicts[0]);
+        }
+        largest(verdicts)
+    });
+    tally.reject("every look at the full level");
+}
+
+#[test]
+fn a_look_is_the_plan_at_alpha_for_bets_and_at_its_share_for_counts() {
+    let gallery = gallery(&ITEMS);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let alpha = Alpha::new(0.2).unwrap();
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), alpha);
+    let mut random = Random(12);
+    let p = normal::distribution(1.5);
+    for form in [Form::Betting, Form::Thresholds] {
+        let options = growing(2_000, form);
+        assert_eq!(options.looks(), 9);
+        let query = SampledQuery {
+            pilot: cells(&mut random, p, 100, PLUS, MINUS),
+            certifying: cells(&mut random, p, 2_000, PLUS, MINUS),
+        };
+        let asked = HalfSpaceOptions { top_k: 1, form };
+        let rungs = Rungs::OnTheWay { target: None };
+        let plan = certifier.plan_with_rungs(&query.pilot, &question, options.cap, &asked, rungs).unwrap();
+        let verdicts = grow(&certifier, &query, &question, &options);
+        let (mut largest, mut felt) = (0.0_f64, 0);
+        for (look, verdict) in (1_u32..).zip(&verdicts) {
+            let samples = query.certifying.slice(0..2_000.min(10 << (look - 1))).unwrap();
+            let level = match form {
+                Form::Thresholds => share_of_look(alpha, 10 - look).unwrap(),
+                Form::Betting | Form::ByPilot => alpha,
+            };
+            let at = |level| finite(plan.certify_at(&samples, level).unwrap().verdicts[0]);
+            largest = largest.max(at(level));
+            assert_eq!(finite(*verdict), largest, "{form:?}, look {look}");
+            felt += u32::from(at(Alpha::new(2.0 * level.get()).unwrap()) > at(level));
+        }
+        assert_eq!(verdicts.len(), 9, "{form:?}");
+        assert!(felt > 0, "{form:?}: the level must be felt");
+    }
+}
+
+#[test]
+fn a_growing_test_may_be_sent_to_another_thread() {
+    fn sent<T: Send>() {}
+    sent::<GrowingTest<'static>>();
+}
+
+#[test]
+fn every_step_of_a_growing_test_refers_to_a_statement_that_has_words() {
+    let mut items = vec![ITEMS[0]];
+    items.extend([ITEMS[1]; 60]);
+    let gallery = gallery(&items);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let certifier = Certifier::new(&gallery, Sigma::new(0.5).unwrap(), Alpha::new(0.1).unwrap());
+    let pilot = scattered(&mut Random(13), 200);
+    let mut test = GrowingTest::new(&certifier, &pilot, &question, &growing(10, Form::Betting)).unwrap();
+    assert!(test.explain().is_none());
+    assert_eq!(test.mean(), pilot.mean());
+    let samples = scattered(&mut Random(14), 10);
+    test.see(&samples).unwrap();
+    assert_eq!(test.mean(), samples.mean());
+    let explain = test.explain().unwrap();
+    assert_eq!(explain.number("alpha"), Some(0.1));
+    assert_eq!(explain.number("share of alpha for counts"), Some(0.05));
+    for step in explain.steps() {
+        assert!(statement_in_words(&step.statement).is_some(), "{}", step.statement);
+    }
 }

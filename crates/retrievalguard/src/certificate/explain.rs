@@ -169,6 +169,7 @@ pub fn statement_in_words(reference: &str) -> Option<&'static str> {
             "theory 2.5",
             "each wrong item is tested at the whole α; the one with the smallest true radius holds the minimum down",
         ),
+        ("theory 2.8", "looks at counts share α; bets may be looked at as often as one likes"),
         ("theory 2.7", "a similarity stays above its threshold as a score stays above s"),
         ("theory 3, chosen on the pilot", "the rival is chosen before the votes are counted"),
         ("theory 3", "the answer with most votes stays first inside σ/2 (Φ⁻¹(p) − Φ⁻¹(q))"),

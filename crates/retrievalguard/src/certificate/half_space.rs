@@ -5,7 +5,7 @@
 //! and the smallest is the query's. Each negative is tested at the full level: an error matters only for the one
 //! whose true radius is smallest (section 2.5).
 
-use super::betting::Ladder;
+use super::betting::{Ladder, Rungs};
 use super::plan::{Harmless, HashTables, Opponent, Planner, Test};
 use super::projection::{for_each_score, narrow, scores, scores_in_all};
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
@@ -119,6 +119,18 @@ impl<'a> Certifier<'a> {
         samples: SampleCount,
         options: &HalfSpaceOptions,
     ) -> Result<HalfSpacePlan<'a>, CertificateError> {
+        self.plan_with_rungs(pilot, question, samples, options, Rungs::AtTheEnd)
+    }
+
+    /// The same, with these rungs on every ladder.
+    pub(crate) fn plan_with_rungs(
+        &self,
+        pilot: &Samples,
+        question: &Question,
+        samples: SampleCount,
+        options: &HalfSpaceOptions,
+        rungs: Rungs,
+    ) -> Result<HalfSpacePlan<'a>, CertificateError> {
         self.check_dimension(pilot)?;
         let parties = self.parties(question)?;
         if options.top_k == 0 {
@@ -138,6 +150,7 @@ impl<'a> Certifier<'a> {
             samples: samples.get(),
             form: options.form,
             top_k: options.top_k,
+            rungs,
         };
         let (dangerous, harmless) =
             if parties.positives.is_empty() { (Vec::new(), Vec::new()) } else { planner.plan(&parties) };
@@ -175,6 +188,18 @@ impl HalfSpacePlan<'_> {
     /// Section 2.5: for `R_j` every negative is tested at `α/j`; the j-th smallest of the radii then exceeds the true
     /// one only if one of the j truly smallest was overestimated.
     pub fn certify_at(&self, samples: &Samples, alpha: Alpha) -> Result<HalfSpaceOutcome, CertificateError> {
+        self.judge(samples, alpha, alpha)
+    }
+
+    /// Judges certifying samples: bets at the failure probability `betting`, counts at `counting`.
+    ///
+    /// Each negative has one form, so it is tested at one of the two (section 2.8).
+    pub(crate) fn judge(
+        &self,
+        samples: &Samples,
+        betting: Alpha,
+        counting: Alpha,
+    ) -> Result<HalfSpaceOutcome, CertificateError> {
         check_alike(&self.pilot, samples)?;
         let n = samples.count();
         let mut explain = Explanation::default();
@@ -183,9 +208,15 @@ impl HalfSpacePlan<'_> {
             .add("pilot samples", self.pilot.count(), "theory 0, pilot")
             .add("norm bound F", samples.norm_bound().get(), "theory 0")
             .add("sigma", self.certifier.sigma.get(), "theory 0")
-            .add("alpha", alpha.get(), "theory 2.5")
-            .add("positives", self.parties.positives.len(), "theory 2.1")
-            .add("negatives", self.parties.negatives.len(), "theory 2.1");
+            .add("alpha", betting.get(), "theory 2.5");
+        if counting != betting {
+            explain.add("share of alpha for counts", counting.get(), "theory 2.8");
+        }
+        explain.add("positives", self.parties.positives.len(), "theory 2.1").add(
+            "negatives",
+            self.parties.negatives.len(),
+            "theory 2.1",
+        );
         let before = self.parties.wrong_before_right(self.certifier.gallery, &samples.mean());
         let Some(before) = before else {
             return Ok(HalfSpaceOutcome {
@@ -194,17 +225,19 @@ impl HalfSpacePlan<'_> {
                 explain,
             });
         };
-        let levels: Vec<f64> = (1..=self.top_k).map(|rank| alpha.get() / rank as f64).collect();
-        let mut tables: Vec<HashTables> = levels.iter().map(|&level| HashTables::new(n, level)).collect();
-        let mut found = self.test_dangerous(samples, &levels, &mut tables);
+        let shares =
+            |alpha: Alpha| -> Vec<f64> { (1..=self.top_k).map(|rank| alpha.get() / rank as f64).collect() };
+        let (betting, counting) = (shares(betting), shares(counting));
+        let mut tables: Vec<HashTables> = counting.iter().map(|&level| HashTables::new(n, level)).collect();
+        let mut found = self.test_dangerous(samples, &betting, &mut tables);
         // What a harmless negative must reach in order not to matter.
         let enough: Vec<Radius> =
             (0..self.top_k).map(|rank| nth_smallest(&found, rank).unwrap_or(Radius::Unbounded)).collect();
-        found.extend(self.test_harmless(samples, &levels, &enough));
+        found.extend(self.test_harmless(samples, &counting, &enough));
 
         let radii: Vec<Radius> =
             (0..self.top_k).map(|rank| nth_smallest(&found, rank).unwrap_or(BEATEN)).collect();
-        self.explain_weakest(&found, samples, levels[0], &mut tables[0], &mut explain);
+        self.explain_weakest(&found, samples, betting[0], &mut tables[0], &mut explain);
         explain.add("radius", radii[0].get(), "theory 2.4, 2.5");
         let verdicts = radii
             .iter()
@@ -214,6 +247,7 @@ impl HalfSpacePlan<'_> {
         Ok(HalfSpaceOutcome { verdicts, samples: n, explain })
     }
 
+    /// Radii of the dangerous negatives, from bets at these levels or from counts by these tables.
     fn test_dangerous(
         &self,
         samples: &Samples,
@@ -328,6 +362,13 @@ impl HalfSpacePlan<'_> {
     /// The pilot on which everything was decided.
     pub(crate) fn pilot(&self) -> &Samples {
         &self.pilot
+    }
+
+    /// Whether some negative cannot be beaten, whatever the samples are; without positives none can.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.parties.positives.is_empty()
+            || self.dangerous.iter().any(|opponent| matches!(opponent.test, Test::Never))
+            || self.harmless.iter().any(|harmless| matches!(self.separate(harmless), Separation::Never))
     }
 
     /// Whether the stored vector nearest to `mean` is a right answer.

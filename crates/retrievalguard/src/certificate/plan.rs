@@ -3,7 +3,7 @@
 //!
 //! Everything here may be approximate. A choice made on the pilot costs radius when it is poor, never validity.
 
-use super::betting::{Cells, DualTest, Ladder};
+use super::betting::{Cells, DualTest, Ladder, Rungs};
 use super::law::Law;
 use super::projection::scores;
 use super::separation::{HalfSpace, Separation, Share, WEIGHT_UNIT, separate};
@@ -101,6 +101,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) samples: u32,
     pub(crate) form: Form,
     pub(crate) top_k: usize,
+    pub(crate) rungs: Rungs,
 }
 
 /// A negative with its rank on the pilot.
@@ -367,8 +368,9 @@ impl Planner<'_> {
         }
         let guess = |place| law.above(place);
         let cells = Cells::new(&thresholds, self.range, self.floor(), 2.0 * law.nudge(), guess);
+        let (samples, level, offset) = (self.samples, self.level, half_space.offset);
         let (ladder, radius) =
-            Ladder::new(cells, &law.points(), self.samples, self.level, half_space.offset, self.sigma);
+            Ladder::new(cells, &law.points(), samples, level, offset, self.sigma, self.rungs);
         // Where neither promises anything, bets near zero ask for least.
         if self.form == Form::Betting || radius >= counting {
             Test::Betting { half_space, ladder }

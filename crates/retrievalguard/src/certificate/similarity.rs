@@ -1,5 +1,6 @@
 //! Similarity thresholds: verification and copy detection (theory, section 2.7).
 
+use super::betting::Rungs;
 use super::half_space::{Counting, count_scores, explain_ladder};
 use super::plan::{HashTables, Planner, Test};
 use super::projection::scores;
@@ -91,6 +92,7 @@ impl Certifier<'_> {
                 samples: samples.count(),
                 form,
                 top_k: 1,
+                rungs: Rungs::AtTheEnd,
             };
             let mut table = HashTables::new(samples.count(), self.alpha.get());
             match planner.settle(planner.sketch(half_space, &mut table)) {
