@@ -1,4 +1,5 @@
-//! Mean certified radius of every certificate on a random but realistic retrieval problem.
+//! Mean certified radius of every certificate on a random but realistic retrieval problem, and of `half-space` grown in
+//! looks.
 //!
 //! 128 dimensions, 60 classes with 5 items each, and an encoder under which the noise has a decaying spectrum.
 //!
@@ -10,7 +11,9 @@
 
 use std::error::Error;
 
-use retrievalguard::certificate::{CertificateName, Certifier, SampledQuery, Verdict, round_down};
+use retrievalguard::certificate::{
+    CertificateName, Certifier, GrowingOptions, GrowingTest, SampledQuery, Verdict, round_down,
+};
 use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{
@@ -111,8 +114,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .gallery_samples(SampleCount::new(u64::from(GALLERY_SAMPLES))?);
 
     let sizes: Vec<u32> = [1_000, 10_000, 100_000].into_iter().filter(|&size| size <= most).collect();
-    let mut totals = vec![vec![0.0; sizes.len()]; CertificateName::ALL.len()];
-    let mut certified = vec![vec![0; sizes.len()]; CertificateName::ALL.len()];
+    // The last row is `half-space` with looks on the way.
+    let growing = CertificateName::ALL.len();
+    let mut totals = vec![vec![0.0; sizes.len()]; growing + 1];
+    let mut certified = vec![vec![0; sizes.len()]; growing + 1];
     for query in 0..queries {
         let class = query % CLASSES;
         let name = format!("query {query}");
@@ -132,6 +137,15 @@ fn main() -> Result<(), Box<dyn Error>> {
                     certified[row][column] += 1;
                 }
             }
+            let options = GrowingOptions::new(SampleCount::new(u64::from(size))?);
+            let mut test = GrowingTest::new(&certifier, &query.pilot, &question, &options)?;
+            while let Some(range) = test.wants() {
+                test.see(&all.slice(range).ok_or("the sample is long enough")?)?;
+            }
+            if let Verdict::Certified { radius } = test.outcome().verdict {
+                totals[growing][column] += radius.get();
+                certified[growing][column] += 1;
+            }
         }
     }
 
@@ -141,7 +155,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     print!("{:<16}", "");
     sizes.iter().for_each(|size| print!("{:>22}", format!("n = {size}")));
     println!();
-    for (row, name) in CertificateName::ALL.into_iter().enumerate() {
+    let names = CertificateName::ALL.iter().map(|name| name.to_string());
+    for (row, name) in names.chain(["growing".to_owned()]).enumerate() {
         print!("{name:<16}");
         for column in 0..sizes.len() {
             let mean = round_down(totals[row][column] / queries as f64, 4);
