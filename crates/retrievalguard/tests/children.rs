@@ -126,7 +126,7 @@ fn what_was_acknowledged_survives_a_kill() {
         for (row, number) in (1..stored.gallery.len()).zip(0_u64..) {
             assert_eq!(stored.gallery.identity(row), format!("item {number}"));
             assert_eq!(stored.gallery.vector(row), [number as f32, 0.5]);
-            let picture = stored.picture_path(directory, row).unwrap();
+            let picture = stored.picture_path(row).unwrap();
             assert_eq!(fs::read(picture).unwrap(), number.to_le_bytes());
         }
         let live = LiveGallery::open(directory).unwrap();

@@ -43,6 +43,9 @@ pub(crate) struct ExportArgs {
 
 pub(super) fn run(arguments: &ExportArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let stored = GalleryDirectory::read(&arguments.gallery)?;
+    let paths: Vec<Option<String>> = (0..stored.gallery.len())
+        .map(|row| stored.picture_path(row).map(|path| path.display().to_string()))
+        .collect();
     if let Some(vectors) = &arguments.npy {
         let Some(labels) = &arguments.labels else { bail!("--npy was given without --labels, wanted both") };
         export_npy(&stored.gallery, vectors, labels, arguments.identities.as_deref())?;
@@ -50,11 +53,11 @@ pub(super) fn run(arguments: &ExportArgs, out: &mut dyn Write) -> anyhow::Result
     }
     if let Some(path) = &arguments.parquet {
         let manifest = serde_json::to_string(&stored.manifest)?;
-        export_parquet(path, &stored.gallery, &stored.paths, &[(MANIFEST_KEY.to_owned(), manifest)])?;
+        export_parquet(path, &stored.gallery, &paths, &[(MANIFEST_KEY.to_owned(), manifest)])?;
         writeln!(out, "{}", path.display())?;
     }
     if let Some(folder) = &arguments.clip_retrieval {
-        export_clip_retrieval(folder, &stored.gallery, &stored.paths, arguments.shard_items)?;
+        export_clip_retrieval(folder, &stored.gallery, &paths, arguments.shard_items)?;
         writeln!(out, "{}", folder.display())?;
     }
     Ok(())

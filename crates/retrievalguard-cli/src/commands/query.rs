@@ -130,7 +130,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
                     "identity": gallery.identity(item.row),
                     "label": gallery.label_name(gallery.label(item.row)),
                     "distance": item.squared_distance.sqrt(),
-                    "path": stored.paths.get(item.row),
+                    "path": stored.picture_path(item.row),
                 })
             })
             .collect();

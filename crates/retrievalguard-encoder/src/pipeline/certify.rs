@@ -286,9 +286,7 @@ impl Selves {
                     PictureSource::File(path) => digest(path),
                     PictureSource::Grey { .. } => None,
                 };
-                let other = |row: &usize| {
-                    stored.paths.get(*row).and_then(Option::as_deref).and_then(|path| digest(Path::new(path)))
-                };
+                let other = |row: &usize| stored.picture_path(*row).and_then(|path| digest(&path));
                 let unknown = own.is_none() || rows.iter().any(|row| other(row).is_none());
                 namesakes += usize::from(unknown);
                 rows.iter().copied().filter(|row| own.is_some() && other(row) == own).collect()

@@ -75,6 +75,8 @@ pub fn index(
     });
     std::fs::create_dir_all(directory)
         .map_err(|error| retrievalguard::storage::atomic::WriteError::new(directory, error))?;
+    // Said before the work: a gallery with acknowledged writes is not replaced.
+    GalleryDirectory::check_replaceable(directory)?;
     let path = directory.join("index.journal");
     let Opened { journal, records, .. } =
         Journal::open_or_create(&path, Digest::of_json(&description), &description)?;

@@ -156,6 +156,7 @@ pub struct Snapshot {
     gallery: Gallery,
     paths: Vec<Option<String>>,
     written: Written,
+    directory: PathBuf,
     base: Arc<GalleryManifest>,
     manifest: OnceLock<GalleryManifest>,
 }
@@ -203,8 +204,8 @@ impl Snapshot {
     }
 
     /// Where the picture of an item is, see [`GalleryDirectory::picture_path`].
-    pub fn picture_path(&self, directory: &Path, row: usize) -> Option<PathBuf> {
-        self.written.picture_path(&self.paths, directory, row)
+    pub fn picture_path(&self, row: usize) -> Option<PathBuf> {
+        self.written.picture_path(&self.paths, &self.directory, row)
     }
 
     /// A copy in the form that [`GalleryDirectory::read`] gives.
@@ -214,6 +215,7 @@ impl Snapshot {
             paths: self.paths.clone(),
             manifest: self.manifest().clone(),
             written: self.written,
+            directory: self.directory.clone(),
         }
     }
 }
@@ -246,6 +248,7 @@ impl LiveGallery {
                 gallery,
                 paths,
                 written,
+                directory: directory.to_owned(),
                 base: Arc::new(base.manifest),
                 manifest: OnceLock::new(),
             });
@@ -305,7 +308,8 @@ impl LiveGallery {
             let (gallery, paths, written) = finish(batch, &current.paths, &self.directory)?;
             self.journal.append_all(&records)?;
             let (base, manifest) = (Arc::clone(&current.base), OnceLock::new());
-            self.current = Arc::new(Snapshot { gallery, paths, written, base, manifest });
+            let directory = self.directory.clone();
+            self.current = Arc::new(Snapshot { gallery, paths, written, directory, base, manifest });
         }
         self.delete_unused(&dropped);
         Ok(answers)
@@ -372,7 +376,7 @@ pub(super) fn with_writes(
     batch.replay(&contents.records, &path)?;
     let (gallery, paths, written) = finish(batch, &base.paths, directory)?;
     let manifest = base.manifest.after_writes(&gallery, &paths);
-    Ok(GalleryDirectory { gallery, paths, manifest, written })
+    Ok(GalleryDirectory { gallery, paths, manifest, written, directory: directory.to_owned() })
 }
 
 /// Locks the journal of a gallery that is to be replaced, if there is one; refuses if it holds writes.

@@ -470,6 +470,7 @@ pub struct GalleryDirectory {
     /// have, and no data set, because there is none that holds these items.
     pub manifest: GalleryManifest,
     pub(super) written: Written,
+    pub(super) directory: PathBuf,
 }
 
 impl GalleryDirectory {
@@ -582,12 +583,12 @@ impl GalleryDirectory {
 
     /// Where the picture of an item is, if that was stored: that of an added item lies in the gallery's `directory`, any
     /// other where it lay when the gallery was made, seen from the working directory of that time.
-    pub fn picture_path(&self, directory: &Path, row: usize) -> Option<PathBuf> {
-        self.written.picture_path(&self.paths, directory, row)
+    pub fn picture_path(&self, row: usize) -> Option<PathBuf> {
+        self.written.picture_path(&self.paths, &self.directory, row)
     }
 
     /// Reads a gallery as it was made.
-    pub(super) fn read_base(directory: &Path) -> Result<Self, StorageError> {
+    pub fn read_base(directory: &Path) -> Result<Self, StorageError> {
         let (manifest, digest) = Self::read_manifest_with_digest(directory)?;
 
         let path = directory.join(VECTORS);
@@ -634,7 +635,7 @@ impl GalleryDirectory {
         let gallery = Gallery::new(matrix.values, manifest.dimension, identities, &labels, manifest.metric)
             .map_err(|source| StorageError::Gallery { path: directory.to_owned(), source })?;
         let written = Written { count: 0, first_added: gallery.len(), version: digest };
-        Ok(Self { gallery, paths, manifest, written })
+        Ok(Self { gallery, paths, manifest, written, directory: directory.to_owned() })
     }
 }
 

@@ -3,7 +3,7 @@
 //! The stored vectors are means over noise. An encoder that was trained with noise gives a clean picture another embedding
 //! altogether, so held against them the plain encoder would be wrong before anybody attacks it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use retrievalguard::Seed;
 use retrievalguard::storage::manifest::{Engine, GalleryDirectory};
@@ -83,7 +83,7 @@ fn by_path(inputs: &Inputs, stored: &GalleryDirectory) -> Option<Vec<Record>> {
     let gallery = &stored.gallery;
     (0..gallery.len())
         .map(|row| {
-            let path = PathBuf::from(stored.paths.get(row)?.as_deref()?);
+            let path = stored.picture_path(row)?;
             // Relative paths are those of the command that made the gallery, most often given in the same place.
             let path = if path.is_relative() && !path.exists() { inputs.directory.join(path) } else { path };
             path.is_file().then(|| Record {

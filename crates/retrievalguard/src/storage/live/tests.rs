@@ -361,11 +361,11 @@ fn pictures_live_as_long_as_an_item_has_them() {
     live.write(edits).unwrap();
     assert_eq!(pictures(), 2);
     let stored = GalleryDirectory::read(folder.path()).unwrap();
-    let path = stored.picture_path(folder.path(), 5).unwrap();
-    assert_eq!(path, live.snapshot().picture_path(folder.path(), 5).unwrap());
+    let path = stored.picture_path(5).unwrap();
+    assert_eq!(path, live.snapshot().picture_path(5).unwrap());
     assert_eq!(fs::read(path).unwrap(), b"same");
-    assert_eq!(stored.picture_path(folder.path(), 0), Some(PathBuf::from("a.jpg")));
-    assert_eq!(stored.picture_path(folder.path(), 3), None);
+    assert_eq!(stored.picture_path(0), Some(PathBuf::from("a.jpg")));
+    assert_eq!(stored.picture_path(3), None);
 
     live.write(vec![remove("one"), remove("three")]).unwrap();
     assert_eq!(pictures(), 1, "`two` has it still");
