@@ -8,8 +8,8 @@ use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::picture::RgbPicture;
 use retrievalguard_encoder::resize::{Interpolation, PassOrder, Preparation, Resize};
 
-/// Longest side of a thumbnail.
-const SIDE: usize = 96;
+/// Longest side of a thumbnail in the report.
+pub const SIDE: usize = 96;
 
 /// Longest side of a piece of the encoder's input: noise hardly compresses.
 const PIECE: usize = 64;
@@ -49,11 +49,11 @@ pub enum ThumbnailError {
     },
 }
 
-/// A picture that needs no file.
+/// A small picture, encoded for a browser.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thumbnail {
-    /// Address that holds the picture itself.
-    pub(crate) uri: String,
+    bytes: Vec<u8>,
+    coding: Coding,
     pub(crate) width: usize,
     pub(crate) height: usize,
     /// Whether it is a piece of a larger picture.
@@ -61,14 +61,14 @@ pub struct Thumbnail {
 }
 
 impl Thumbnail {
-    /// The whole picture, at most 96 pixels high and wide.
-    pub fn new(name: &str, picture: &RgbPicture) -> Result<Self, ThumbnailError> {
+    /// The whole picture, at most `side` pixels high and wide.
+    pub fn new(name: &str, picture: &RgbPicture, side: usize) -> Result<Self, ThumbnailError> {
         let (width, height) = (picture.width(), picture.height());
         let longest = width.max(height);
-        if longest <= SIDE {
+        if longest <= side {
             return Self::encoded(width, height, picture.pixels(), Coding::for_side(longest));
         }
-        let scaled = |side: usize| (side * SIDE).div_ceil(longest).clamp(1, SIDE);
+        let scaled = |length: usize| (length * side).div_ceil(longest).clamp(1, side);
         let (width, height) = (scaled(width), scaled(height));
         let preparation = Preparation {
             resize: Resize::Exact { height, width },
@@ -115,6 +115,37 @@ impl Thumbnail {
         Ok(Self { piece: (rows, columns) != (height, width), ..shown })
     }
 
+    /// The encoder's input, every pixel of it; what leaves `[0, 1]` is cut off for the eye alone.
+    pub fn of_input(name: &str, values: &[f32], contract: &Contract) -> Result<Self, ThumbnailError> {
+        let [channels, height, width] = contract.picture_shape();
+        if values.len() != channels * height * width {
+            return Err(ThumbnailError::Values {
+                picture: name.to_owned(),
+                found: values.len(),
+                wanted: channels * height * width,
+            });
+        }
+        Self::encoded(width, height, &interleaved(values, channels, height * width), Coding::Png)
+    }
+
+    /// The encoded picture.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What the bytes are.
+    pub fn media_type(&self) -> &'static str {
+        match self.coding {
+            Coding::Png => "image/png",
+            Coding::Jpeg => "image/jpeg",
+        }
+    }
+
+    /// Address that holds the picture itself, so that it needs no file.
+    pub(crate) fn uri(&self) -> String {
+        format!("data:{};base64,{}", self.media_type(), STANDARD.encode(&self.bytes))
+    }
+
     fn encoded(width: usize, height: usize, pixels: &[u8], coding: Coding) -> Result<Self, ThumbnailError> {
         let failed = |reason: String| ThumbnailError::Encoding { width, height, reason };
         let mut bytes = Vec::new();
@@ -138,8 +169,7 @@ impl Thumbnail {
                     .map_err(|error| failed(error.to_string()))?;
             }
         }
-        let uri = format!("data:image/{};base64,{}", coding.name(), STANDARD.encode(&bytes));
-        Ok(Self { uri, width, height, piece: false })
+        Ok(Self { bytes, coding, width, height, piece: false })
     }
 }
 
@@ -156,13 +186,6 @@ impl Coding {
     /// Small pictures are shown enlarged, where the blocks of JPEG would be seen.
     fn for_side(longest: usize) -> Self {
         if longest <= ENLARGED { Self::Png } else { Self::Jpeg }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Png => "png",
-            Self::Jpeg => "jpeg",
-        }
     }
 }
 
@@ -237,9 +260,9 @@ mod tests {
             [(640, 480, (96, 72)), (10, 2_000, (1, 96)), (96, 96, (96, 96)), (30, 20, (30, 20))]
         {
             let picture = RgbPicture::new("p", width, height, vec![128; 3 * width * height]).unwrap();
-            let shown = Thumbnail::new("p", &picture).unwrap();
+            let shown = Thumbnail::new("p", &picture, SIDE).unwrap();
             assert_eq!((shown.width, shown.height), expected, "{width} by {height}");
-            assert!(shown.uri.starts_with("data:image/"));
+            assert!(shown.uri().starts_with("data:image/"));
         }
     }
 }

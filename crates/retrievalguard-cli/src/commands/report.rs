@@ -18,7 +18,7 @@ use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{data_set_digest, input_values};
 use retrievalguard_encoder::table::ResultRow;
 use retrievalguard_report::attack::Attack;
-use retrievalguard_report::picture::Thumbnail;
+use retrievalguard_report::picture::{SIDE, Thumbnail};
 use retrievalguard_report::report::{CommandLine, Facts, GalleryFacts, Report, RowPictures, headline};
 use serde_json::Value;
 
@@ -191,7 +191,7 @@ impl Album<'_> {
             }
             _ => None,
         };
-        (Thumbnail::new(&record.identity, &picture).ok(), perturbed)
+        (Thumbnail::new(&record.identity, &picture, SIDE).ok(), perturbed)
     }
 
     fn perturbed(
@@ -208,12 +208,12 @@ impl Album<'_> {
 
     fn item(&self, gallery: &GalleryDirectory, identity: &str) -> Option<Thumbnail> {
         let row = *gallery.gallery.rows_of(identity).first()?;
-        let path = gallery.paths.get(row)?.as_ref()?;
+        let path = gallery.picture_path(row)?;
         // A relative path holds where the gallery was made, which is nearly always where the run was.
-        let places = [self.run.inputs.directory.join(path), PathBuf::from(path)];
+        let places = [self.run.inputs.directory.join(&path), path];
         let path = places.iter().find(|path| path.is_file())?;
         let picture = RgbPicture::from_path(path, &PictureLimits::default()).ok()?;
-        Thumbnail::new(identity, &picture).ok()
+        Thumbnail::new(identity, &picture, SIDE).ok()
     }
 }
 

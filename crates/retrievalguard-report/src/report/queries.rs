@@ -132,7 +132,7 @@ fn picture(shown: Option<&Thumbnail>, what: &str, name: &str) -> Markup {
     html! {
         @match shown {
             Some(shown) => {
-                img src=(shown.uri) alt=(format!("{what}: {name}")) width=(shown.width) height=(shown.height)
+                img src=(shown.uri()) alt=(format!("{what}: {name}")) width=(shown.width) height=(shown.height)
                     class=(if shown.width.max(shown.height) <= 48 { "small" } else { "large" }) {}
             }
             None => { div.placeholder role="img" aria-label=(format!("{what} {name}: the picture could not be read")) { "no picture" } }

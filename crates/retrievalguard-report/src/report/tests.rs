@@ -8,6 +8,7 @@ use retrievalguard_encoder::table::{Cell, ResultRow, WrongItem};
 
 use super::*;
 use crate::attack::PlainGallery;
+use crate::picture::SIDE;
 
 const HOSTILE: &str = "<img src=x onerror=alert(1)> & \"quotes\" 'too'";
 
@@ -52,7 +53,7 @@ fn facts() -> Facts {
 
 fn report(table: &ResultTable, listed: usize) -> Report<'_> {
     let picture = RgbPicture::new("p", 30, 20, vec![99; 1_800]).unwrap();
-    let shown = Thumbnail::new("p", &picture).ok();
+    let shown = Thumbnail::new("p", &picture, SIDE).ok();
     let pictures = RowPictures { query: shown.clone(), retrieved: shown, ..RowPictures::default() };
     Report {
         name: HOSTILE.to_owned(),
