@@ -56,6 +56,16 @@ impl EngineArgs {
 
     /// Opens the model under its contract and tells once what a person should know.
     pub(crate) fn open(&self, model: &Path, contract: Option<&Path>) -> anyhow::Result<OnnxEmbedder> {
+        self.open_telling(model, contract, |note| tell(format_args!("note: {note}")))
+    }
+
+    /// Opens the model under its contract; `tell` hears what a person should know.
+    pub(crate) fn open_telling(
+        &self,
+        model: &Path,
+        contract: Option<&Path>,
+        tell: impl Fn(&str),
+    ) -> anyhow::Result<OnnxEmbedder> {
         // Asked first: whoever misspells the model does not want to hear of its contract.
         let found =
             fs::metadata(model).with_context(|| format!("model `{}` cannot be read", model.display()))?;
@@ -69,10 +79,10 @@ impl EngineArgs {
         let embedder = OnnxEmbedder::open(model, contract, &self.options())
             .with_context(|| format!("cannot use model `{}`", model.display()))?;
         for notice in embedder.notices() {
-            tell(format_args!("note: {notice}"));
+            tell(notice);
         }
         if embedder.facts().quantised {
-            tell(format_args!("note: the model is quantised; certificates are about the quantised network"));
+            tell("the model is quantised; certificates are about the quantised network");
         }
         Ok(embedder)
     }

@@ -14,10 +14,12 @@ mod explain;
 mod export;
 mod import;
 mod index;
+mod openapi;
 mod query;
 mod recall;
 mod report;
 mod run_directory;
+mod serve;
 #[cfg(feature = "train")]
 mod train;
 
@@ -38,6 +40,10 @@ pub(crate) enum Command {
     Certify(Box<certify::CertifyArgs>),
     /// Retrieve for one picture, with a guarantee or an abstention
     Query(query::QueryArgs),
+    /// Serve a gallery over HTTP, with a page: answers carry guarantees
+    Serve(Box<serve::ServeArgs>),
+    /// Print the OpenAPI document of the service
+    Openapi(openapi::OpenapiArgs),
     /// Measure how well an encoder retrieves, clean and smoothed
     Recall(recall::RecallArgs),
     /// Summarise certificates: certified recall, average radius, rejected ratio
@@ -73,6 +79,8 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Index(arguments) => index::run(arguments, out),
         Command::Certify(arguments) => certify::run(arguments, out),
         Command::Query(arguments) => query::run(arguments, out),
+        Command::Serve(arguments) => serve::run(arguments, out),
+        Command::Openapi(arguments) => openapi::run(arguments, out),
         Command::Recall(arguments) => recall::run(arguments, out),
         Command::Evaluate(arguments) => evaluate::run(arguments, out),
         Command::Explain(arguments) => explain::run(arguments, out),

@@ -15,6 +15,7 @@ use retrievalguard_encoder::experiment::SweepError;
 use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_encoder::recall::RecallError;
 use retrievalguard_encoder::table::TableError;
+use retrievalguard_server::OpenError;
 
 use crate::commands::attack::AttackFailed;
 
@@ -29,7 +30,11 @@ fn status(error: &anyhow::Error) -> u8 {
 fn work_failed(cause: &(dyn Error + 'static)) -> bool {
     let journal = |error: &JournalError| matches!(error, JournalError::Write(_) | JournalError::InUse { .. });
     let encoder = |error: &SmoothingError| matches!(error, SmoothingError::Embedder { .. });
-    let storage = |error: &StorageError| matches!(error, StorageError::Write(_));
+    let storage = |error: &StorageError| match error {
+        StorageError::Write(_) => true,
+        StorageError::Journal(error) => journal(error),
+        _ => false,
+    };
     let table = |error: &TableError| matches!(error, TableError::Write(_));
     let attack = |error: &AttackError| match error {
         AttackError::Smoothing(error) => encoder(error),
@@ -53,7 +58,16 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
         _ => false,
     };
     let sweep = |error: &SweepError| matches!(error, SweepError::Pipeline(error) if pipeline(error));
+    let service = |error: &OpenError| match error {
+        OpenError::Gallery(error) => storage(error),
+        OpenError::Mismatch(error) => pipeline(error),
+        OpenError::Jobs { .. } | OpenError::Threads(_) | OpenError::Encoder(_) | OpenError::Listen { .. } => {
+            true
+        }
+        _ => false,
+    };
     training_failed(cause)
+        || cause.downcast_ref().is_some_and(service)
         || cause.downcast_ref().is_some_and(sweep)
         || cause.is::<WriteError>()
         || cause.is::<AttackFailed>()

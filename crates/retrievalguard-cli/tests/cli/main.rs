@@ -18,5 +18,7 @@ mod report;
 mod same_bytes;
 mod samples_file;
 mod sandbox;
+mod serve;
+mod serve_client;
 #[cfg(feature = "train")]
 mod train;

@@ -139,7 +139,7 @@ fn only_attacks_on_this_very_table_are_shown() {
 }
 
 /// Python with playwright, and Chromium; otherwise says what is skipped, or fails if nothing may be.
-fn browser(test: &str) -> Option<PathBuf> {
+pub(crate) fn browser(test: &str) -> Option<PathBuf> {
     let executable = std::env::current_exe().unwrap();
     let target = executable.ancestors().find(|folder| folder.join("venv/bin/python").exists());
     let python = target.map(|folder| folder.join("venv/bin/python"));

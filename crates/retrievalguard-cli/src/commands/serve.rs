@@ -1,0 +1,230 @@
+//! `retrievalguard serve`: a gallery as a service, with an HTTP interface and a page.
+
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::{Alpha, SampleCount, Sigma};
+use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_server::{Limits, OpenError, Serving, Settings, SharedSlopes, Stop, Tokens};
+
+use super::certify::with_contract;
+use crate::arguments::ModelArgs;
+
+#[derive(clap::Args, Debug)]
+#[command(
+    args_override_self = true,
+    after_help = "Example: retrievalguard serve --gallery products.gallery --model encoder.onnx, then open the address it prints"
+)]
+pub(crate) struct ServeArgs {
+    /// Gallery to search in and to change, as written by `retrievalguard index`
+    #[arg(long, value_name = "DIR")]
+    gallery: PathBuf,
+    /// Standard deviation of the noise, in pixels scaled to [0, 1]; the gallery's own by default
+    #[arg(long, allow_negative_numbers = true)]
+    sigma: Option<Sigma>,
+    /// Probability that an answer's guarantee is wrong
+    #[arg(long, default_value = "0.01", allow_negative_numbers = true)]
+    alpha: Alpha,
+    /// Certifying samples of a query that does not ask for a number
+    #[arg(long, default_value = "1000")]
+    samples: SampleCount,
+    /// Pilot samples, on which the label is chosen
+    #[arg(long, default_value = "200")]
+    pilot: SampleCount,
+    /// Where jobs are kept; the folder `jobs` in the gallery by default
+    #[arg(long, value_name = "DIR")]
+    jobs: Option<PathBuf>,
+    /// Estimate slopes in the search for perturbations, even if the encoder was trained here
+    #[arg(long)]
+    black_box: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Address to listen on; any but a loopback address asks for --tokens
+    #[arg(long, default_value = "127.0.0.1", help_heading = "Network")]
+    host: IpAddr,
+    /// Port to listen on; 0 for any that is free
+    #[arg(long, default_value = "8765", help_heading = "Network")]
+    port: u16,
+    /// File with lines `read TOKEN` and `write TOKEN`; without it nobody is asked
+    #[arg(long, value_name = "FILE", help_heading = "Network")]
+    tokens: Option<PathBuf>,
+    /// Seconds that requests have to end when the service does
+    #[arg(long, default_value = "30", help_heading = "Network")]
+    grace: u64,
+    /// How the log on standard error is written
+    #[arg(long, value_enum, default_value = "json", help_heading = "Network")]
+    log: LogFormat,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+#[derive(clap::Args, Debug)]
+struct LimitArgs {
+    /// Megabytes of a request's body
+    #[arg(long, default_value = "8", help_heading = "Limits")]
+    max_body: NonZeroUsize,
+    /// Megapixels of a picture
+    #[arg(long, default_value = "40", help_heading = "Limits")]
+    max_megapixels: NonZeroUsize,
+    /// Certifying samples of a query
+    #[arg(long, default_value = "10000", help_heading = "Limits")]
+    max_samples: SampleCount,
+    /// Certifying samples of each picture of a job
+    #[arg(long, default_value = "100000", help_heading = "Limits")]
+    max_job_samples: SampleCount,
+    /// Seconds until a query is given up
+    #[arg(long, default_value = "30", help_heading = "Limits")]
+    max_seconds: NonZeroUsize,
+    /// Requests that are answered at once; more are sent away
+    #[arg(long, default_value = "64", help_heading = "Limits")]
+    queue: NonZeroUsize,
+    /// Of these, requests of one client; all by default
+    #[arg(long, help_heading = "Limits")]
+    per_client: Option<NonZeroUsize>,
+    /// Open connections
+    #[arg(long, default_value = "1024", help_heading = "Limits")]
+    connections: NonZeroUsize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// One JSON object per line
+    Json,
+    /// For reading
+    Text,
+    /// None
+    Off,
+}
+
+pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (gallery, model) = (&arguments.gallery, &arguments.model);
+    let sigma = match arguments.sigma {
+        Some(sigma) => sigma,
+        None => GalleryDirectory::read_manifest(gallery)?.provenance.sigma.with_context(|| {
+            format!("gallery `{}` does not say its noise level, wanted --sigma", gallery.display())
+        })?,
+    };
+    let tokens = match &arguments.tokens {
+        Some(path) => read_tokens(path)?,
+        None => Tokens::default(),
+    };
+    start_log(arguments.log);
+    let note = |note: &str| tracing::warn!(note, "note");
+    let embedder = model.engine.open_telling(&model.model, model.contract.as_deref(), note)?;
+    let embedder = Arc::new(embedder);
+    let slopes = slopes(arguments, &model.model, &embedder);
+    let limits = &arguments.limits;
+    let usual = Limits::default();
+    let settings = Settings {
+        gallery: gallery.clone(),
+        jobs: arguments.jobs.clone().unwrap_or_else(|| gallery.join("jobs")),
+        sigma,
+        alpha: arguments.alpha,
+        pilot: arguments.pilot,
+        samples: arguments.samples.min(limits.max_samples),
+        excess: model.excess(),
+        threads: model.engine.threads(),
+        batch: model.engine.batch,
+        limits: Limits {
+            body_bytes: limits.max_body.get() << 20,
+            pixels: limits.max_megapixels.get() as u64 * 1_000_000,
+            samples: limits.max_samples.get(),
+            job_samples: limits.max_job_samples.get(),
+            seconds: limits.max_seconds.get() as u64,
+            queue: limits.queue.get(),
+            per_client: limits.per_client.unwrap_or(limits.queue).get(),
+            connections: limits.connections.get(),
+            ..usual
+        },
+        tokens,
+        grace: Duration::from_secs(arguments.grace),
+    };
+    let address = SocketAddr::new(arguments.host, arguments.port);
+    let opened = Serving::open(address, settings, Arc::clone(&embedder), slopes);
+    let serving = opened.map_err(|error| match error {
+        OpenError::Mismatch(error) => with_contract(error, gallery, &embedder),
+        other => other.into(),
+    })?;
+    stop_on_signals(serving.stop())?;
+    // Programs that start the service read where it is; nothing else goes to standard output.
+    writeln!(out, "http://{}", serving.address()?)?;
+    out.flush()?;
+    serving.run().context("the service ended")
+}
+
+fn read_tokens(path: &Path) -> anyhow::Result<Tokens> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("tokens `{}` cannot be read", path.display()))?;
+    let tokens =
+        Tokens::parse(&text).with_context(|| format!("tokens `{}` cannot be used", path.display()))?;
+    if tokens.is_empty() {
+        bail!("tokens `{}` has none, wanted lines `read TOKEN` or `write TOKEN`", path.display());
+    }
+    Ok(tokens)
+}
+
+fn start_log(format: LogFormat) {
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    match format {
+        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text => log.with_ansi(false).init(),
+        LogFormat::Off => {}
+    }
+}
+
+/// The first signal ends the service in an orderly way, the second at once.
+#[cfg(unix)]
+fn stop_on_signals(stop: Stop) -> anyhow::Result<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        let mut signals = signals.forever();
+        if signals.next().is_some() {
+            stop.stop();
+        }
+        if let Some(signal) = signals.next() {
+            std::process::exit(128 + signal);
+        }
+    })?;
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn stop_on_signals(_stop: Stop) -> anyhow::Result<()> {
+    Ok(())
+}
+
+/// The slopes of an encoder that was trained here, unless they are not wanted or cannot be had.
+#[cfg(feature = "train")]
+fn slopes(arguments: &ServeArgs, model: &Path, embedder: &OnnxEmbedder) -> Option<SharedSlopes> {
+    use retrievalguard_train::white_box::WhiteBox;
+
+    if arguments.black_box {
+        return None;
+    }
+    let opened = WhiteBox::open(model, embedder.contract()).and_then(|white_box| {
+        white_box.check(embedder)?;
+        Ok(white_box)
+    });
+    match opened {
+        Ok(white_box) => Some(Arc::new(white_box)),
+        Err(error) => {
+            tracing::warn!(%error, "perturbations are searched by estimated slopes");
+            None
+        }
+    }
+}
+
+#[cfg(not(feature = "train"))]
+fn slopes(_arguments: &ServeArgs, _model: &Path, _embedder: &OnnxEmbedder) -> Option<SharedSlopes> {
+    None
+}

@@ -1,0 +1,196 @@
+//! What clients get: answers, and the words of the guarantee.
+
+use retrievalguard::Alpha;
+use retrievalguard::certificate::{Decision, Radius, Verdict, round_down};
+use retrievalguard::gallery::Neighbour;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::keeper::Snapshot;
+
+/// Whether an answer is guaranteed
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum VerdictWord {
+    /// The label is proved to stay inside the radius
+    Certified,
+    /// Nothing could be proved
+    Abstained,
+}
+
+/// Why no more samples were drawn
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DecisionWord {
+    /// More samples are on their way
+    Open,
+    /// The number of samples was fixed beforehand
+    Fixed,
+    /// The target radius is certified
+    Reached,
+    /// The sample cap was reached first
+    Capped,
+    /// The target radius is out of reach
+    Hopeless,
+}
+
+impl From<Decision> for DecisionWord {
+    fn from(decision: Decision) -> Self {
+        match decision {
+            Decision::Open => Self::Open,
+            Decision::Reached => Self::Reached,
+            Decision::Capped => Self::Capped,
+            Decision::Hopeless => Self::Hopeless,
+        }
+    }
+}
+
+/// A gallery item near a query
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Item {
+    /// 1 for the nearest
+    pub(crate) rank: usize,
+    pub(crate) identity: String,
+    pub(crate) label: String,
+    /// Euclidean distance between the query's embedding and the stored vector
+    pub(crate) distance: f64,
+    /// Whether its picture can be had
+    pub(crate) picture: bool,
+}
+
+impl Item {
+    /// Rows of a gallery that has the items of a snapshot, with their distances.
+    pub(crate) fn list(snapshot: &Snapshot, nearest: &[Neighbour]) -> Vec<Self> {
+        let gallery = snapshot.gallery();
+        let item = |(place, neighbour): (usize, &Neighbour)| Self {
+            rank: place + 1,
+            identity: gallery.identity(neighbour.row).to_owned(),
+            label: gallery.label_name(gallery.label(neighbour.row)).to_owned(),
+            distance: neighbour.squared_distance.sqrt(),
+            picture: snapshot.picture_path(neighbour.row).is_some(),
+        };
+        nearest.iter().enumerate().map(item).collect()
+    }
+}
+
+/// How long an answer took
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Milliseconds {
+    /// From the moment at which the picture was there
+    pub(crate) total: f64,
+    /// Of these, waiting for the encoder
+    pub(crate) waiting: f64,
+}
+
+/// What an answer was made from, as SHA-256
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Hashes {
+    /// The picture as it was sent
+    pub(crate) picture: String,
+    pub(crate) model: String,
+    /// How pictures are prepared and embeddings normalised
+    pub(crate) contract: String,
+    /// The gallery, with every change up to this answer
+    pub(crate) gallery: String,
+}
+
+/// What was retrieved and what is guaranteed about it
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Answer {
+    pub(crate) verdict: VerdictWord,
+    /// The retrieved label; null unless certified
+    pub(crate) label: Option<String>,
+    /// The label that was to be certified
+    pub(crate) candidate_label: Option<String>,
+    /// No change of the picture below this l2 norm changes the label; null if abstained or unbounded
+    pub(crate) radius: Option<f64>,
+    /// Whether no change whatsoever can change the label
+    pub(crate) unbounded: bool,
+    /// The guarantee in words
+    pub(crate) statement: String,
+    /// Certifying samples drawn
+    pub(crate) samples: u32,
+    /// Pilot samples, on which the label was chosen
+    pub(crate) pilot: u32,
+    pub(crate) decision: DecisionWord,
+    pub(crate) sigma: f64,
+    /// Probability that the guarantee is wrong
+    pub(crate) alpha: f64,
+    /// The nearest items, nearest first
+    pub(crate) items: Vec<Item>,
+    pub(crate) milliseconds: Milliseconds,
+    pub(crate) hashes: Hashes,
+    /// Name of the request in the logs
+    pub(crate) request_id: String,
+}
+
+/// A certified radius on its way
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Step {
+    /// Certifying samples drawn so far
+    pub(crate) samples: u32,
+    pub(crate) verdict: VerdictWord,
+    pub(crate) label: Option<String>,
+    pub(crate) radius: Option<f64>,
+    pub(crate) unbounded: bool,
+    pub(crate) statement: String,
+    pub(crate) milliseconds: f64,
+}
+
+/// The part of an answer that a certificate decides.
+pub(crate) struct Guarantee {
+    pub(crate) verdict: VerdictWord,
+    pub(crate) label: Option<String>,
+    pub(crate) radius: Option<f64>,
+    pub(crate) unbounded: bool,
+    pub(crate) statement: String,
+}
+
+impl Guarantee {
+    /// An answer is given only with a proof; everything else is an abstention.
+    pub(crate) fn new(verdict: Verdict, candidate: Option<&str>, alpha: Alpha, samples: u32) -> Self {
+        let (Verdict::Certified { radius }, Some(label)) = (verdict, candidate) else {
+            return Self {
+                verdict: VerdictWord::Abstained,
+                label: None,
+                radius: None,
+                unbounded: false,
+                statement: abstention(candidate, samples),
+            };
+        };
+        let chance = format!("except with probability {alpha} over the noise drawn for this answer");
+        let statement = match radius {
+            Radius::Finite(radius) => format!(
+                "No change of the picture with an l2 norm below {} (pixels scaled to [0, 1]) makes the nearest item \
+                 of this gallery have another label than {label}, {chance}.",
+                shortened(radius)
+            ),
+            Radius::Unbounded => format!(
+                "No change of the picture makes the nearest item of this gallery have another label than {label}, {chance}."
+            ),
+        };
+        Self {
+            verdict: VerdictWord::Certified,
+            label: Some(label.to_owned()),
+            radius: Some(radius.get()).filter(|radius| radius.is_finite()),
+            unbounded: radius == Radius::Unbounded,
+            statement,
+        }
+    }
+}
+
+fn abstention(candidate: Option<&str>, samples: u32) -> String {
+    let nearest = candidate.map_or(String::new(), |label| {
+        format!(" The nearest item has the label {label}, without a guarantee.")
+    });
+    match samples {
+        0 => format!("Nothing is proved yet.{nearest}"),
+        _ => format!("After {samples} samples no label can be guaranteed.{nearest}"),
+    }
+}
+
+/// A lower bound in four digits or a few more, never above it.
+fn shortened(radius: f64) -> String {
+    let decimals = if radius >= 0.001 { 4 } else { 9 };
+    round_down(radius, decimals)
+}

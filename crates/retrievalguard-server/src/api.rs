@@ -1,0 +1,78 @@
+//! The addresses of the service, and the document that describes them.
+
+#![expect(unused_qualifications, reason = "the macro that describes parameters writes them")]
+
+mod about;
+mod items;
+mod jobs;
+mod layers;
+mod perturbations;
+mod query;
+mod stream;
+mod system;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::problem::Problem;
+use crate::service::Service;
+
+/// Name of the way in which tokens are presented.
+const BEARER: &str = "bearer";
+
+/// All addresses, with what stands in front of them.
+pub(crate) fn router(service: &Arc<Service>) -> Router {
+    let (router, document) = documented().split_for_parts();
+    let document: Arc<str> = document.to_json().unwrap_or_default().into();
+    let router = router
+        .merge(system::undocumented(document))
+        .fallback(async || Problem::not_found("there is nothing at this address"))
+        .method_not_allowed_fallback(system::method_not_allowed)
+        .with_state(Arc::clone(service));
+    router
+        .layer(DefaultBodyLimit::max(service.settings.limits.body_bytes))
+        .layer(from_fn_with_state(Arc::clone(service), layers::guard))
+        .layer(from_fn_with_state(Arc::clone(service), layers::name_and_log))
+}
+
+/// The OpenAPI document, generated from the handlers.
+pub fn document() -> OpenApi {
+    documented().split_for_parts().1
+}
+
+fn documented() -> OpenApiRouter<Arc<Service>> {
+    let info = InfoBuilder::new()
+        .title("RetrievalGuard")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(
+            "Image retrieval whose answers come with a proof: a radius inside which no change of the picture, in \
+             the l2 norm of pixels scaled to [0, 1], changes the retrieved label.",
+        ))
+        .build();
+    let mut document = OpenApiBuilder::new().info(info).build();
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme(BEARER, SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+    OpenApiRouter::with_openapi(document)
+        .routes(routes!(about::about))
+        .routes(routes!(query::query))
+        .routes(routes!(items::list, items::add))
+        .routes(routes!(items::show, items::remove))
+        .routes(routes!(items::picture))
+        .routes(routes!(items::labels))
+        .routes(routes!(jobs::list, jobs::accept))
+        .routes(routes!(jobs::show, jobs::end))
+        .routes(routes!(jobs::events))
+        .routes(routes!(perturbations::make))
+        .routes(routes!(perturbations::look))
+        .routes(routes!(perturbations::picture))
+        .routes(routes!(system::alive))
+        .routes(routes!(system::ready))
+        .routes(routes!(system::metrics))
+}

@@ -1,0 +1,153 @@
+//! What the service is.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use retrievalguard::gallery::Metric;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::layers::Context;
+use crate::access::Role;
+use crate::problem::ErrorBody;
+use crate::service::Service;
+
+/// Encoder, gallery, guarantee and limits
+#[derive(Serialize, ToSchema)]
+pub(crate) struct About {
+    version: &'static str,
+    /// Whether a token is asked for: `none` or `required`
+    auth: &'static str,
+    may_read: bool,
+    may_write: bool,
+    gallery: AboutGallery,
+    sigma: f64,
+    alpha: f64,
+    pilot: u32,
+    defaults: Defaults,
+    limits: AboutLimits,
+    input: AboutInput,
+    /// What the plain retriever searches: `own` clean embeddings, the `stored` vectors, or `preparing`
+    plain: &'static str,
+    /// How perturbations are searched: `white-box` or `black-box`
+    search: &'static str,
+    /// No query can be certified beyond this with the usual number of samples
+    largest_radius: Option<f64>,
+    hashes: AboutHashes,
+    engine: String,
+}
+
+#[derive(Serialize, ToSchema)]
+struct AboutGallery {
+    /// Name of its folder
+    name: String,
+    items: usize,
+    labels: usize,
+    dimension: usize,
+    /// `euclidean` or `cosine`
+    metric: &'static str,
+    /// Noisy copies behind each stored vector
+    samples: Option<u32>,
+    /// Changes with every write
+    version: String,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Defaults {
+    samples: u32,
+    top_k: usize,
+}
+
+#[derive(Serialize, ToSchema)]
+struct AboutLimits {
+    body_bytes: usize,
+    pixels: u64,
+    samples: u32,
+    job_samples: u32,
+    job_pictures: usize,
+    top_k: usize,
+    seconds: u64,
+    queue: usize,
+}
+
+#[derive(Serialize, ToSchema)]
+struct AboutInput {
+    channels: usize,
+    height: usize,
+    width: usize,
+}
+
+#[derive(Serialize, ToSchema)]
+struct AboutHashes {
+    model: String,
+    contract: String,
+    gallery: String,
+}
+
+/// What is served here
+///
+/// Needs no token; with one it says what the token allows.
+#[utoipa::path(
+    get,
+    path = "/v1/about",
+    responses(
+        (status = 200, description = "Encoder, gallery, guarantee and limits", body = About),
+        (status = 403, description = "Not from here", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "service"
+)]
+pub(crate) async fn about(
+    State(service): State<Arc<Service>>,
+    Extension(context): Extension<Context>,
+) -> Json<About> {
+    let snapshot = service.keeper.current();
+    let (gallery, settings) = (snapshot.gallery(), &service.settings);
+    let limits = &settings.limits;
+    let [channels, height, width] = service.embedder.contract().picture_shape();
+    let version = snapshot.version().to_owned();
+    let name = settings.gallery.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
+    Json(About {
+        version: env!("CARGO_PKG_VERSION"),
+        auth: if settings.tokens.is_empty() { "none" } else { "required" },
+        may_read: context.role.is_some(),
+        may_write: context.role == Some(Role::Write),
+        gallery: AboutGallery {
+            name,
+            items: gallery.len(),
+            labels: gallery.label_count(),
+            dimension: gallery.dimension(),
+            metric: match gallery.metric() {
+                Metric::Euclidean => "euclidean",
+                Metric::Cosine => "cosine",
+            },
+            samples: snapshot.provenance().samples,
+            version: version.clone(),
+        },
+        sigma: settings.sigma.get(),
+        alpha: settings.alpha.get(),
+        pilot: settings.pilot.get(),
+        defaults: Defaults { samples: settings.samples.get(), top_k: limits.top_k.min(5) },
+        limits: AboutLimits {
+            body_bytes: limits.body_bytes,
+            pixels: limits.pixels,
+            samples: limits.samples,
+            job_samples: limits.job_samples,
+            job_pictures: limits.job_pictures,
+            top_k: limits.top_k,
+            seconds: limits.seconds,
+            queue: limits.queue,
+        },
+        input: AboutInput { channels, height, width },
+        plain: service.keeper.plain_state(),
+        search: service.search_mode().name(),
+        largest_radius: service.largest_radius(&snapshot),
+        hashes: AboutHashes {
+            model: service.guarantees.model.clone(),
+            contract: service.guarantees.contract.clone(),
+            gallery: version,
+        },
+        engine: service.embedder.report().to_string(),
+    })
+}

@@ -1,0 +1,199 @@
+//! Large certifications, asked now and answered later.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use hyper::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::layers::{Context, empty};
+use super::query::{KNOWN, QueryParameters, Wishes};
+use super::stream::events_of;
+use crate::form::{Form, QueryForm};
+use crate::jobs::{JobReport, JobRequest, JobState, JobSummary, now};
+use crate::problem::{ErrorBody, Problem};
+use crate::secret_seed;
+use crate::service::Service;
+
+/// A job that was accepted
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Accepted {
+    id: String,
+    state: JobState,
+}
+
+/// The jobs that are kept
+#[derive(Serialize, ToSchema)]
+pub(crate) struct JobList {
+    jobs: Vec<JobSummary>,
+}
+
+/// The id in an address.
+type Id = Result<Path<String>, PathRejection>;
+
+fn id(path: Id) -> Result<String, Problem> {
+    path.map(|Path(id)| id).map_err(|error| Problem::bad_request(error.body_text()))
+}
+
+/// Ask for a large certification
+///
+/// One or several pictures, as parts `picture` of a form, or one as the body. An accepted job outlives the service.
+#[utoipa::path(
+    post,
+    path = "/v1/jobs",
+    params(QueryParameters),
+    request_body(content(
+        (QueryForm = "multipart/form-data"),
+        (Vec<u8> = "application/octet-stream"),
+        (Vec<u8> = "image/jpeg"),
+        (Vec<u8> = "image/png"),
+        (Vec<u8> = "image/webp"),
+    )),
+    responses(
+        (status = 202, description = "Accepted, and on disk", body = Accepted,
+         headers(("Location" = String, description = "Where the job can be watched"))),
+        (status = 400, description = "A parameter or the form is wrong", body = ErrorBody),
+        (status = 401, description = "No known token", body = ErrorBody),
+        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 408, description = "The body came too slowly", body = ErrorBody),
+        (status = 413, description = "The body or a picture is too large", body = ErrorBody),
+        (status = 415, description = "Not a picture", body = ErrorBody),
+        (status = 422, description = "A picture does not fit the encoder", body = ErrorBody),
+        (status = 429, description = "Too many requests of this client at once", body = ErrorBody),
+        (status = 503, description = "No place for another job, or shutting down", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "jobs"
+)]
+pub(crate) async fn accept(
+    State(service): State<Arc<Service>>,
+    Extension(context): Extension<Context>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let place = service.admission.enter(&context.client, service.scheduler.speed())?;
+    let limits = service.settings.limits;
+    let form = Form::read(request, &KNOWN, limits.job_pictures, service.settings.limits.body_bytes).await?;
+    let wishes = Wishes::new(&service, &form.fields, limits.job_samples)?;
+    let request = JobRequest {
+        samples: wishes.samples,
+        target: wishes.target,
+        top_k: wishes.top_k,
+        pictures: form.pictures.len(),
+        seed: secret_seed().map_err(Problem::internal)?,
+        request_id: context.request_id,
+        created: now(),
+    };
+    let accepted = tokio::task::spawn_blocking(move || {
+        // A picture that cannot be read is said so now, not in an hour.
+        for (place, picture) in form.pictures.iter().enumerate() {
+            service.prepare(&format!("picture {}", place + 1), picture)?;
+        }
+        let job = service.jobs.accept(request, &form.pictures)?;
+        drop(place);
+        Ok::<_, Problem>(job)
+    });
+    let job = accepted.await.map_err(Problem::internal)??;
+    let accepted = Accepted { id: job.id.clone(), state: job.state() };
+    let mut response = (StatusCode::ACCEPTED, Json(accepted)).into_response();
+    if let Ok(place) = HeaderValue::from_str(&format!("/v1/jobs/{}", job.id)) {
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    Ok(response)
+}
+
+/// List the jobs
+#[utoipa::path(
+    get,
+    path = "/v1/jobs",
+    responses(
+        (status = 200, description = "Every job, the newest first", body = JobList),
+        (status = 401, description = "No known token", body = ErrorBody),
+        (status = 403, description = "Not from here", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "jobs"
+)]
+pub(crate) async fn list(State(service): State<Arc<Service>>) -> Json<JobList> {
+    Json(JobList { jobs: service.jobs.list() })
+}
+
+/// Show a job
+#[utoipa::path(
+    get,
+    path = "/v1/jobs/{id}",
+    params(("id" = String, Path, description = "Name of the job")),
+    responses(
+        (status = 200, description = "How far it is, and its answers", body = JobReport),
+        (status = 400, description = "The address is not text", body = ErrorBody),
+        (status = 401, description = "No known token", body = ErrorBody),
+        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 404, description = "No such job", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "jobs"
+)]
+pub(crate) async fn show(State(service): State<Arc<Service>>, path: Id) -> Result<Json<JobReport>, Problem> {
+    Ok(Json(service.jobs.find(&id(path)?)?.report()))
+}
+
+/// Call a job off, or forget one that is over
+#[utoipa::path(
+    delete,
+    path = "/v1/jobs/{id}",
+    params(("id" = String, Path, description = "Name of the job")),
+    responses(
+        (status = 204, description = "Done"),
+        (status = 400, description = "The address is not text", body = ErrorBody),
+        (status = 401, description = "No known token", body = ErrorBody),
+        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 404, description = "No such job", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "jobs"
+)]
+pub(crate) async fn end(State(service): State<Arc<Service>>, path: Id) -> Result<Response, Problem> {
+    let id = id(path)?;
+    tokio::task::spawn_blocking(move || service.jobs.end(&id)).await.map_err(Problem::internal)??;
+    Ok(empty(StatusCode::NO_CONTENT))
+}
+
+/// Watch a job
+///
+/// Events `progress` whenever something changed, then `done` with the job as it ended.
+#[utoipa::path(
+    get,
+    path = "/v1/jobs/{id}/events",
+    params(("id" = String, Path, description = "Name of the job")),
+    responses(
+        (status = 200, description = "Events until the job is over", body = String, content_type = "text/event-stream"),
+        (status = 400, description = "The address is not text", body = ErrorBody),
+        (status = 401, description = "No known token", body = ErrorBody),
+        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 404, description = "No such job", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "jobs"
+)]
+pub(crate) async fn events(State(service): State<Arc<Service>>, path: Id) -> Result<Response, Problem> {
+    let job = service.jobs.find(&id(path)?)?;
+    Ok(events_of(async move |teller| {
+        let mut watch = job.watch();
+        loop {
+            watch.mark_unchanged();
+            let progress = job.progress();
+            teller.tell("progress", &progress);
+            if progress.state.is_over() {
+                teller.tell("done", &job.report());
+                return;
+            }
+            if service.is_closing() || watch.changed().await.is_err() {
+                return;
+            }
+        }
+    }))
+}

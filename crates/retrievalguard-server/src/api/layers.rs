@@ -1,0 +1,147 @@
+//! What every request passes: a name, a line in the log, and the guard.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::http::{HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+
+use crate::access::{Role, check_origin, client_key};
+use crate::problem::Problem;
+use crate::service::Service;
+
+/// Longest request id that is taken over from a client.
+const LONGEST_ID: usize = 64;
+
+/// What is known about a request before it is looked at.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    pub(crate) request_id: String,
+    /// Name under which the client's requests are counted.
+    pub(crate) client: String,
+    /// What its token allows.
+    pub(crate) role: Option<Role>,
+}
+
+impl Context {
+    /// Whether the request may do this.
+    pub(crate) fn require(&self, role: Role) -> Result<(), Problem> {
+        match self.role {
+            None => Err(Problem::new(
+                StatusCode::UNAUTHORIZED,
+                "unauthorised",
+                "the request has no token that is known here, wanted `Authorization: Bearer TOKEN`",
+            )),
+            Some(own) if own < role => Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "read_only",
+                "the token may read, wanted one that may write",
+            )),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// Gives the request a name, finishes error bodies with it, counts and logs.
+pub(crate) async fn name_and_log(
+    State(service): State<Arc<Service>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let started = Instant::now();
+    let request_id = request_id(&request);
+    let address = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+    let address = address.unwrap_or(std::net::Ipv4Addr::LOCALHOST.into());
+    let tokens = &service.settings.tokens;
+    let context = Context {
+        client: client_key(tokens, request.headers(), address),
+        role: tokens.role(request.headers()),
+        request_id: request_id.clone(),
+    };
+    request.extensions_mut().insert(context);
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let route = route.unwrap_or_else(|| "unknown".to_owned());
+    let method = request.method().clone();
+    let mut response = next.run(request).await;
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        response = finished(&problem, &request_id, response);
+    }
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(&request_id) {
+        headers.insert("x-request-id", value);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let (status, time) = (response.status().as_u16(), started.elapsed());
+    service.metrics.request(method.as_str(), &route, status, time);
+    let milliseconds = (time.as_secs_f64() * 1e4).round() / 10.0;
+    tracing::info!(request_id, %method, route, status, milliseconds, client = %address, "request");
+    response
+}
+
+/// The problem as JSON, with the headers it needs.
+fn finished(problem: &Problem, request_id: &str, old: Response) -> Response {
+    let mut response = (problem.status, axum::Json(problem.body(request_id))).into_response();
+    // What a layer further in has set, `Allow` for instance, stays.
+    for (name, value) in old.headers() {
+        if *name != header::CONTENT_TYPE && *name != header::CONTENT_LENGTH {
+            response.headers_mut().insert(name.clone(), value.clone());
+        }
+    }
+    if let Some(seconds) = problem.retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    if problem.status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+/// The client's own id if it is harmless, otherwise a fresh one.
+fn request_id(request: &Request) -> String {
+    let own = request.headers().get("x-request-id").and_then(|value| value.to_str().ok());
+    let harmless = |id: &&str| {
+        (1..=LONGEST_ID).contains(&id.len())
+            && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    };
+    match own.filter(harmless) {
+        Some(id) => id.to_owned(),
+        None => crate::random_name().unwrap_or_else(|_| "unnamed".to_owned()),
+    }
+}
+
+/// Keeps strangers out.
+pub(crate) async fn guard(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
+    if service.settings.tokens.is_empty()
+        && let Err(problem) = check_origin(request.method(), request.headers())
+    {
+        return problem.into_response();
+    }
+    let path = request.uri().path();
+    let open = !path.starts_with("/v1/") && path != "/metrics" || path == "/v1/about";
+    if !open {
+        let role = if request.method().is_safe() || !path.starts_with("/v1/items") {
+            Role::Read
+        } else {
+            Role::Write
+        };
+        let context = request.extensions().get::<Context>();
+        let allowed =
+            context.map_or(Err(Problem::internal("a request has no context")), |own| own.require(role));
+        if let Err(problem) = allowed {
+            return problem.into_response();
+        }
+    }
+    next.run(request).await
+}
+
+/// An empty answer with a status.
+pub(crate) fn empty(status: StatusCode) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,390 @@
+//! Perturbed pictures: find a direction, then look at both retrievers along it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::Uri;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use hyper::StatusCode;
+use retrievalguard::SampleCount;
+use retrievalguard::gallery::Neighbour;
+use retrievalguard_report::picture::Thumbnail;
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::items::shown;
+use super::layers::Context;
+use super::stream::{Teller, events, run, wants_events};
+use crate::answer::{Item, VerdictWord};
+use crate::course::{Ask, milliseconds};
+use crate::form::{Fields, Form};
+use crate::perturbation::{Kind, Perturbation, Target};
+use crate::problem::{ErrorBody, Problem};
+use crate::scheduler::Ticket;
+use crate::secret_seed;
+use crate::service::Service;
+
+/// Largest size of a perturbation.
+const LARGEST: f64 = 1e3;
+
+/// Samples behind the smoothed retriever's answer, unless asked otherwise.
+const SAMPLES: u64 = 300;
+
+/// A picture and how it is to be perturbed, as a form
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "it stands for the form in the OpenAPI document")]
+pub(crate) struct PerturbationForm {
+    /// The picture's file: JPEG, PNG or WebP
+    #[schema(format = Binary, content_media_type = "application/octet-stream")]
+    picture: Vec<u8>,
+    /// Noise or a search
+    kind: Option<Kind>,
+    /// Which retriever a search tries to mislead
+    against: Option<Target>,
+    /// l2 norm within which a search looks
+    size: Option<f64>,
+    /// The answer to defend; the smoothed retriever's own by default
+    label: Option<String>,
+}
+
+/// How a picture is to be perturbed
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it stands for the parameters in the OpenAPI document")]
+pub(crate) struct PerturbationParameters {
+    /// Noise or a search
+    #[param(inline)]
+    kind: Option<Kind>,
+    /// Which retriever a search tries to mislead
+    #[param(inline)]
+    against: Option<Target>,
+    /// l2 norm within which a search looks
+    #[param(exclusive_minimum = 0.0, maximum = 1000.0)]
+    size: Option<f64>,
+    /// The answer to defend; the smoothed retriever's own by default
+    label: Option<String>,
+}
+
+/// A perturbation that can be looked at
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Made {
+    id: String,
+    kind: Kind,
+    against: Option<Target>,
+    /// Size within which was searched
+    size: f64,
+    /// Smallest size at which the plain retriever was seen to change, along this direction
+    broken_at: Option<f64>,
+    /// The answer at size zero
+    label: String,
+    milliseconds: f64,
+}
+
+#[derive(Serialize)]
+struct SearchProgress {
+    passes: u64,
+    expected: u64,
+}
+
+/// Perturb a picture
+///
+/// `kind=noise` takes a random direction; `kind=adversarial` searches for one. With `Accept: text/event-stream` the events
+/// are `progress`, then `done` with the perturbation or `error`.
+#[utoipa::path(
+    post,
+    path = "/v1/perturbations",
+    params(PerturbationParameters),
+    request_body(content(
+        (PerturbationForm = "multipart/form-data"),
+        (Vec<u8> = "application/octet-stream"),
+        (Vec<u8> = "image/jpeg"),
+        (Vec<u8> = "image/png"),
+        (Vec<u8> = "image/webp"),
+    )),
+    responses(
+        (status = 201, description = "It can be looked at for 15 minutes", body = Made),
+        (status = 200, description = "Events of the search", body = String, content_type = "text/event-stream"),
+        (status = 400, description = "A parameter or the form is wrong", body = ErrorBody),
+        (status = 401, description = "No known token", body = ErrorBody),
+        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 408, description = "The body came too slowly", body = ErrorBody),
+        (status = 409, description = "The gallery has but one label", body = ErrorBody),
+        (status = 413, description = "The body or the picture is too large", body = ErrorBody),
+        (status = 415, description = "Not a picture", body = ErrorBody),
+        (status = 422, description = "The picture does not fit the encoder, or no direction was found", body = ErrorBody),
+        (status = 429, description = "Too many requests of this client at once", body = ErrorBody),
+        (status = 503, description = "Another search is running, too long, or shutting down", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "perturbations"
+)]
+pub(crate) async fn make(
+    State(service): State<Arc<Service>>,
+    Extension(context): Extension<Context>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let streamed = wants_events(request.headers());
+    let place = service.admission.enter(&context.client, service.scheduler.speed())?;
+    let form =
+        Form::read(request, &["kind", "against", "size", "label"], 1, service.settings.limits.body_bytes)
+            .await?;
+    let kind = match form.fields.word("kind", &["noise", "adversarial"])? {
+        Some("adversarial") => Kind::Adversarial,
+        _ => Kind::Noise,
+    };
+    let against = match form.fields.word("against", &["plain", "smoothed"])? {
+        Some("smoothed") => Target::Smoothed,
+        _ => Target::Plain,
+    };
+    let size = size(&form.fields)?.unwrap_or(4.0 * service.settings.sigma.get());
+    if size <= 0.0 {
+        return Err(Problem::bad_request("parameter `size` is 0, wanted more"));
+    }
+    let search = match kind {
+        Kind::Noise => None,
+        Kind::Adversarial => {
+            let permit = Arc::clone(&service.searches).try_acquire_owned();
+            Some(permit.map_err(|_| Problem::busy("another search is running", 5))?)
+        }
+    };
+    let ticket = Arc::new(service.scheduler.ticket());
+    let limit = service.time_limit();
+    let label = form.fields.text("label").map(ToOwned::to_owned);
+    let own = Arc::clone(&service);
+    let work = move |ticket: &Ticket| {
+        let started = Instant::now();
+        let (picture, hash) = own.prepare("perturbed", form.picture())?;
+        let label = match label {
+            Some(label) => label,
+            None => own.guess(&picture, ticket)?,
+        };
+        let (made, broken_at) = match kind {
+            Kind::Noise => (own.random_direction(picture, hash, label.clone())?, None),
+            Kind::Adversarial => {
+                let (shift, broken_at) = own.search(against, &picture, &label, size, ticket)?;
+                let made = Perturbation::along(picture, hash, label.clone(), shift);
+                let none =
+                    || Problem::unprocessable("the search found no direction that changes the retrieval");
+                (made.ok_or_else(none)?, broken_at)
+            }
+        };
+        let id = crate::random_name().map_err(Problem::internal)?;
+        own.perturbations.keep(id.clone(), made);
+        drop((place, search));
+        let against = (kind == Kind::Adversarial).then_some(against);
+        Ok(Made { id, kind, against, size, broken_at, label, milliseconds: milliseconds(started) })
+    };
+    if !streamed {
+        let made = run(&ticket, limit, work).await?;
+        return Ok((StatusCode::CREATED, Json(made)).into_response());
+    }
+    let expected = service.expected_passes() + u64::from(service.settings.pilot.get());
+    let watched = Arc::clone(&ticket);
+    let work = move |ticket: &Ticket, teller: &Teller| {
+        let (own, done) = (teller.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
+        let ended = Arc::clone(&done);
+        let watcher = std::thread::spawn(move || {
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) && !watched.is_cancelled() {
+                let passes = watched.served();
+                own.tell("progress", &SearchProgress { passes, expected: expected.max(passes) });
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        let result = work(ticket);
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        // Its last words must come before the end.
+        if watcher.join().is_err() {
+            return Err(Problem::internal("the watcher of a search panicked"));
+        }
+        result
+    };
+    Ok(events(ticket, limit, context.request_id, work))
+}
+
+fn size(fields: &Fields) -> Result<Option<f64>, Problem> {
+    let Some(size) = fields.parse::<f64>("size")? else { return Ok(None) };
+    if (0.0..=LARGEST).contains(&size) {
+        return Ok(Some(size));
+    }
+    Err(Problem::bad_request(format!("parameter `size` is {size}, wanted a number from 0 to {LARGEST}")))
+}
+
+/// Where to look
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it stands for the parameters in the OpenAPI document")]
+pub(crate) struct LookParameters {
+    /// l2 norm of the perturbation
+    #[param(minimum = 0.0, maximum = 1000.0)]
+    size: f64,
+    /// Samples behind the smoothed retriever's answer
+    #[param(minimum = 1)]
+    samples: Option<u32>,
+}
+
+/// What the encoder without noise retrieves
+#[derive(Serialize, ToSchema)]
+pub(crate) struct PlainLook {
+    label: String,
+    nearest: Item,
+    /// Whether it is another label than at size zero
+    changed: bool,
+}
+
+/// What the smoothed retriever retrieves
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SmoothedLook {
+    label: String,
+    nearest: Item,
+    /// Whether it is another label than at size zero
+    changed: bool,
+    /// Whether the label is proved, by a certificate of the perturbed picture itself
+    verdict: VerdictWord,
+    radius: Option<f64>,
+    samples: u32,
+}
+
+/// Both retrievers at one size
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Look {
+    /// The size that was asked for
+    size: f64,
+    /// l2 norm of the change as the encoder gets it, after rounding
+    norm: f64,
+    /// The answer at size zero
+    label: String,
+    plain: PlainLook,
+    smoothed: SmoothedLook,
+    milliseconds: f64,
+}
+
+type Id = Result<Path<String>, PathRejection>;
+
+fn id(path: Id) -> Result<String, Problem> {
+    path.map(|Path(id)| id).map_err(|error| Problem::bad_request(error.body_text()))
+}
+
+/// Look at both retrievers
+#[utoipa::path(
+    get,
+    path = "/v1/perturbations/{id}",
+    params(("id" = String, Path, description = "Name of the perturbation"), LookParameters),
+    responses(
+        (status = 200, description = "What both retrieve at this size", body = Look),
+        (status = 400, description = "A parameter is wrong", body = ErrorBody),
+        (status = 401, description = "No known token", body = ErrorBody),
+        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 404, description = "No such perturbation, or no longer", body = ErrorBody),
+        (status = 409, description = "The gallery has but one label", body = ErrorBody),
+        (status = 422, description = "The perturbed picture does not fit the encoder", body = ErrorBody),
+        (status = 429, description = "Too many requests of this client at once", body = ErrorBody),
+        (status = 503, description = "Busy, too long, or shutting down", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "perturbations"
+)]
+pub(crate) async fn look(
+    State(service): State<Arc<Service>>,
+    Extension(context): Extension<Context>,
+    path: Id,
+    uri: Uri,
+) -> Result<Json<Look>, Problem> {
+    let id = id(path)?;
+    let fields = Fields::of_address(uri.query(), &["size", "samples"])?;
+    let size = size(&fields)?.ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
+    let most = u64::from(service.settings.limits.samples);
+    let samples = fields.number("samples", 1, most)?.unwrap_or(SAMPLES.min(most));
+    let samples = SampleCount::new(samples).map_err(|error| Problem::bad_request(error.to_string()))?;
+    let perturbation = service.perturbations.find(&id)?;
+    let place = service.admission.enter(&context.client, service.scheduler.speed())?;
+    let passes = 1 + u64::from(samples.get()) + u64::from(service.settings.pilot.get());
+    place.promise(passes, service.scheduler.speed())?;
+    let ticket = Arc::new(service.scheduler.ticket());
+    let limit = service.time_limit();
+    let work = move |ticket: &Ticket| {
+        let started = Instant::now();
+        let (moved, norm) = perturbation.at(size);
+        service.check(&moved)?;
+        let plain = plain(&service, &moved.pixels, &perturbation.label, ticket)?;
+        let ask = Ask {
+            picture: Arc::new(moved),
+            picture_hash: perturbation.picture_hash.clone(),
+            samples,
+            target: None,
+            top_k: 1,
+            seed: secret_seed().map_err(Problem::internal)?,
+            request_id: context.request_id,
+        };
+        let answer = service.answer(&ask, ticket, Some(&place), None)?;
+        let nearest = answer.items.into_iter().next();
+        let nearest = nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
+        let smoothed = SmoothedLook {
+            label: nearest.label.clone(),
+            changed: nearest.label != perturbation.label,
+            nearest,
+            verdict: answer.verdict,
+            radius: answer.radius,
+            samples: answer.samples,
+        };
+        let label = perturbation.label.clone();
+        Ok(Look { size, norm, label, plain, smoothed, milliseconds: milliseconds(started) })
+    };
+    Ok(Json(run(&ticket, limit, work).await?))
+}
+
+fn plain(service: &Service, pixels: &[f32], label: &str, ticket: &Ticket) -> Result<PlainLook, Problem> {
+    let snapshot = service.keeper.current();
+    let gallery = snapshot.plain().unwrap_or_else(|| snapshot.gallery());
+    let samples = ticket.plain(pixels.to_vec())?;
+    let embedding: Vec<f64> = samples.row(0).iter().map(|&value| f64::from(value)).collect();
+    let found: Vec<Vec<Neighbour>> =
+        gallery.nearest(&embedding, 1, |_| &[]).map_err(|error| Problem::unprocessable(error.to_string()))?;
+    let nearest = Item::list(&snapshot, found.first().map_or(&[], Vec::as_slice)).into_iter().next();
+    let nearest = nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
+    Ok(PlainLook { label: nearest.label.clone(), changed: nearest.label != label, nearest })
+}
+
+/// Where to look
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it stands for the parameters in the OpenAPI document")]
+pub(crate) struct ShowParameters {
+    /// l2 norm of the perturbation
+    #[param(minimum = 0.0, maximum = 1000.0)]
+    size: f64,
+}
+
+/// Show the perturbed picture as the encoder gets it
+#[utoipa::path(
+    get,
+    path = "/v1/perturbations/{id}/picture",
+    params(("id" = String, Path, description = "Name of the perturbation"), ShowParameters),
+    responses(
+        (status = 200, description = "Cut to [0, 1] for the eye", content((Vec<u8> = "image/png"))),
+        (status = 400, description = "A parameter is wrong", body = ErrorBody),
+        (status = 401, description = "No known token", body = ErrorBody),
+        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 404, description = "No such perturbation, or no longer", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "perturbations"
+)]
+pub(crate) async fn picture(
+    State(service): State<Arc<Service>>,
+    path: Id,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let id = id(path)?;
+    let fields = Fields::of_address(uri.query(), &["size"])?;
+    let size = size(&fields)?.ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
+    let perturbation = service.perturbations.find(&id)?;
+    let drawn = tokio::task::spawn_blocking(move || {
+        let _permit = service.permits.take();
+        let (moved, _) = perturbation.at(size);
+        Thumbnail::of_input("perturbed", &moved.pixels, service.embedder.contract())
+    });
+    Ok(shown(&drawn.await.map_err(Problem::internal)?.map_err(Problem::internal)?))
+}

@@ -1,0 +1,135 @@
+//! One picture in; its neighbours and a guarantee out.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use retrievalguard::{SampleCount, TargetRadius};
+use utoipa::IntoParams;
+
+use super::layers::Context;
+use super::stream::{Teller, events, run, wants_events};
+use crate::answer::Answer;
+use crate::course::{Ask, News};
+use crate::form::{Fields, Form, QueryForm};
+use crate::problem::{ErrorBody, Problem};
+use crate::scheduler::Ticket;
+use crate::secret_seed;
+use crate::service::Service;
+
+/// Parameters of a query
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it stands for the parameters in the OpenAPI document")]
+pub(crate) struct QueryParameters {
+    /// Certifying samples, or the most of them if there is a target radius
+    #[param(minimum = 1)]
+    samples: Option<u32>,
+    /// Stop as soon as this radius is certified
+    #[param(exclusive_minimum = 0.0)]
+    target_radius: Option<f64>,
+    /// Items to return
+    #[param(minimum = 1)]
+    top_k: Option<u32>,
+}
+
+pub(crate) const KNOWN: [&str; 3] = ["samples", "target_radius", "top_k"];
+
+/// What a query asks for, within the limits.
+pub(crate) struct Wishes {
+    pub(crate) samples: SampleCount,
+    pub(crate) target: Option<TargetRadius>,
+    pub(crate) top_k: usize,
+}
+
+impl Wishes {
+    pub(crate) fn new(service: &Service, fields: &Fields, most: u32) -> Result<Self, Problem> {
+        let limits = &service.settings.limits;
+        let samples = match fields.number("samples", 1, u64::from(most))? {
+            Some(number) => {
+                SampleCount::new(number).map_err(|error| Problem::bad_request(error.to_string()))?
+            }
+            None => service.settings.samples,
+        };
+        let top_k = fields.number("top_k", 1, limits.top_k as u64)?.unwrap_or(5);
+        Ok(Self { samples, target: fields.parse("target_radius")?, top_k: top_k as usize })
+    }
+}
+
+/// Retrieve for a picture
+///
+/// The picture is the body itself, or the part `picture` of a form. With `Accept: text/event-stream` the answer comes as
+/// events: `first` after the pilot, `radius` for every certified radius (they never shrink, and all of them hold together
+/// with probability 1 − alpha), then `done` with the answer or `error`.
+#[utoipa::path(
+    post,
+    path = "/v1/query",
+    params(QueryParameters),
+    request_body(content(
+        (QueryForm = "multipart/form-data"),
+        (Vec<u8> = "application/octet-stream"),
+        (Vec<u8> = "image/jpeg"),
+        (Vec<u8> = "image/png"),
+        (Vec<u8> = "image/webp"),
+    )),
+    responses(
+        (status = 200, description = "The answer", content(
+            (Answer = "application/json"),
+            (String = "text/event-stream"),
+        )),
+        (status = 400, description = "A parameter or the form is wrong", body = ErrorBody),
+        (status = 401, description = "No known token", body = ErrorBody),
+        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 408, description = "The body came too slowly", body = ErrorBody),
+        (status = 409, description = "The gallery has but one label", body = ErrorBody),
+        (status = 413, description = "The body or the picture is too large", body = ErrorBody),
+        (status = 415, description = "Not a picture", body = ErrorBody),
+        (status = 422, description = "The picture does not fit the encoder", body = ErrorBody),
+        (status = 429, description = "Too many requests of this client at once", body = ErrorBody),
+        (status = 503, description = "Busy, too long, or shutting down", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "query"
+)]
+pub(crate) async fn query(
+    State(service): State<Arc<Service>>,
+    Extension(context): Extension<Context>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let streamed = wants_events(request.headers());
+    let place = service.admission.enter(&context.client, service.scheduler.speed())?;
+    let form = Form::read(request, &KNOWN, 1, service.settings.limits.body_bytes).await?;
+    let wishes = Wishes::new(&service, &form.fields, service.settings.limits.samples)?;
+    let passes = u64::from(wishes.samples.get()) + u64::from(service.settings.pilot.get());
+    place.promise(passes, service.scheduler.speed())?;
+    let ticket = Arc::new(service.scheduler.ticket());
+    let (limit, request_id) = (service.time_limit(), context.request_id.clone());
+    let ask = move |service: &Service| {
+        let (picture, picture_hash) = service.prepare("query", form.picture())?;
+        Ok::<_, Problem>(Ask {
+            picture,
+            picture_hash,
+            samples: wishes.samples,
+            target: wishes.target,
+            top_k: wishes.top_k,
+            seed: secret_seed().map_err(Problem::internal)?,
+            request_id: context.request_id,
+        })
+    };
+    if streamed {
+        // What is wrong with the picture is a status, not an event.
+        let own = Arc::clone(&service);
+        let ask = run(&Arc::new(service.scheduler.ticket()), limit, move |_| ask(&own)).await?;
+        let work = move |ticket: &Ticket, teller: &Teller| {
+            let mut tell = |news: News| match news {
+                News::First(answer) => teller.tell("first", &answer),
+                News::Step(step) => teller.tell("radius", &step),
+            };
+            service.answer(&ask, ticket, Some(&place), Some(&mut tell))
+        };
+        return Ok(events(ticket, limit, request_id, work));
+    }
+    let work = move |ticket: &Ticket| service.answer(&ask(&service)?, ticket, Some(&place), None);
+    Ok(Json(run(&ticket, limit, work).await?).into_response())
+}

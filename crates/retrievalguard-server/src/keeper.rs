@@ -1,0 +1,369 @@
+//! The gallery's keeper: one thread that writes, and snapshots for everyone who reads.
+//!
+//! Writes that arrive together go to the disk together, by one sync. A write is answered when it is on the disk and in
+//! the snapshot that the next query gets. The plain retriever's gallery, the same items embedded without noise, is kept
+//! beside it: an encoder that was trained with noise gives a clean picture another embedding, so held against the stored
+//! means the plain retriever would look worse than it is.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+
+use retrievalguard::gallery::{Gallery, NewItem};
+use retrievalguard::storage::live::{self, Edit, EditError, LiveGallery};
+use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
+use retrievalguard_encoder::dataset::{PictureSource, Record, Role};
+use retrievalguard_encoder::pipeline::data_set_digest;
+
+use crate::OpenError;
+use crate::problem::Problem;
+
+/// Most writes that wait; further ones wait in their requests.
+const WAITING: usize = 64;
+
+/// Largest gallery whose pictures are embedded once more for the plain retriever.
+const MOST_PLAIN: usize = 20_000;
+
+/// Embeddings of clean pictures, by identity.
+type Clean = HashMap<String, Vec<f32>>;
+
+/// The gallery at one moment.
+pub(crate) struct Snapshot {
+    stored: Arc<live::Snapshot>,
+    provenance: Provenance,
+    version: String,
+    plain: Option<Gallery>,
+}
+
+impl Snapshot {
+    fn new(live: &LiveGallery, clean: Option<&Clean>) -> Self {
+        let stored = live.snapshot();
+        Self {
+            provenance: stored.provenance(),
+            version: stored.version().to_string(),
+            plain: clean.and_then(|clean| plain_gallery(stored.gallery(), clean)),
+            stored,
+        }
+    }
+
+    /// The vectors with their labels and identities.
+    pub(crate) fn gallery(&self) -> &Gallery {
+        self.stored.gallery()
+    }
+
+    /// A copy in the form that other commands read.
+    pub(crate) fn to_directory(&self) -> GalleryDirectory {
+        self.stored.to_directory()
+    }
+
+    /// How the vectors were made.
+    pub(crate) fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    /// Changes with every write.
+    pub(crate) fn version(&self) -> &str {
+        &self.version
+    }
+
+    pub(crate) fn is_added(&self, row: usize) -> bool {
+        self.stored.is_added(row)
+    }
+
+    /// Where the picture of an item is.
+    pub(crate) fn picture_path(&self, row: usize) -> Option<PathBuf> {
+        self.stored.picture_path(row)
+    }
+
+    /// The same items in the same rows, embedded without noise.
+    pub(crate) fn plain(&self) -> Option<&Gallery> {
+        self.plain.as_ref()
+    }
+}
+
+/// The same items with their clean embeddings; `None` if one is not known.
+fn plain_gallery(gallery: &Gallery, clean: &Clean) -> Option<Gallery> {
+    let mut vectors = Vec::with_capacity(gallery.len() * gallery.dimension());
+    let (mut identities, mut labels) = (Vec::new(), Vec::new());
+    for row in 0..gallery.len() {
+        let identity = gallery.identity(row);
+        vectors.extend_from_slice(clean.get(identity)?);
+        identities.push(identity.to_owned());
+        labels.push(gallery.label_name(gallery.label(row)));
+    }
+    Gallery::new(vectors, gallery.dimension(), identities, &labels, gallery.metric()).ok()
+}
+
+/// A new item, embedded.
+pub(crate) struct Addition {
+    pub(crate) identity: String,
+    pub(crate) label: String,
+    /// As the gallery's own vectors were made.
+    pub(crate) vector: Vec<f32>,
+    /// Of the picture without noise.
+    pub(crate) clean: Vec<f32>,
+    /// As it was sent.
+    pub(crate) picture: Vec<u8>,
+    /// Extension of its file.
+    pub(crate) format: &'static str,
+}
+
+/// A write that is on the disk.
+pub(crate) struct Written {
+    /// Version of the gallery with it.
+    pub(crate) version: String,
+    /// Rows that are gone.
+    pub(crate) rows: usize,
+}
+
+enum Order {
+    Add(Addition),
+    Remove(String),
+    /// Clean embeddings of the items that were there at the start; `None` if they cannot be had.
+    Plain(Option<Clean>),
+}
+
+type Reply = Sender<Result<Written, Problem>>;
+
+/// How the plain retriever's gallery stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PlainState {
+    Preparing,
+    Own,
+    Stored,
+}
+
+/// What readers see.
+struct Shown {
+    snapshot: RwLock<Arc<Snapshot>>,
+    plain: Mutex<PlainState>,
+}
+
+/// Keeps the gallery.
+pub(crate) struct Keeper {
+    shown: Arc<Shown>,
+    orders: Mutex<Option<SyncSender<(Order, Reply)>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    directory: PathBuf,
+}
+
+impl Keeper {
+    pub(crate) fn open(directory: &Path) -> Result<Self, OpenError> {
+        let live = LiveGallery::open(directory)?;
+        let snapshot = Arc::new(Snapshot::new(&live, None));
+        let shown =
+            Arc::new(Shown { snapshot: RwLock::new(snapshot), plain: Mutex::new(PlainState::Preparing) });
+        let (orders, receiver) = sync_channel(WAITING);
+        let writer = Writer { live, clean: Clean::new(), ready: false, shown: Arc::clone(&shown) };
+        let thread =
+            std::thread::Builder::new().name("gallery".to_owned()).spawn(move || writer.run(&receiver));
+        Ok(Self {
+            shown,
+            orders: Mutex::new(Some(orders)),
+            thread: Mutex::new(Some(thread.map_err(OpenError::Threads)?)),
+            directory: directory.to_owned(),
+        })
+    }
+
+    /// The gallery as it is at this moment.
+    pub(crate) fn current(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.shown.snapshot.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What the plain retriever searches.
+    pub(crate) fn plain_state(&self) -> &'static str {
+        match *self.shown.plain.lock().unwrap_or_else(PoisonError::into_inner) {
+            PlainState::Preparing => "preparing",
+            PlainState::Own => "own",
+            PlainState::Stored => "stored",
+        }
+    }
+
+    /// Adds an item; returns when it is on the disk.
+    pub(crate) fn add(&self, addition: Addition) -> Result<Written, Problem> {
+        self.order(Order::Add(addition))
+    }
+
+    /// Removes an item; returns when that is on the disk.
+    pub(crate) fn remove(&self, identity: String) -> Result<Written, Problem> {
+        self.order(Order::Remove(identity))
+    }
+
+    fn order(&self, order: Order) -> Result<Written, Problem> {
+        let (reply, answer) = channel();
+        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sent = orders.and_then(|orders| orders.send((order, reply)).ok());
+        sent.ok_or_else(Problem::closing)?;
+        answer.recv().unwrap_or_else(|_| Err(Problem::internal("the gallery's keeper is gone")))
+    }
+
+    /// Takes no more writes and gives the gallery's lock back.
+    pub(crate) fn close(&self) {
+        drop(self.orders.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the gallery's keeper panicked");
+        }
+    }
+
+    /// Embeds the gallery's pictures by `embed`, if they are still what was indexed; says how many there are.
+    pub(crate) fn prepare_plain(&self, embed: impl Fn(&str, &[u8]) -> Option<Vec<f32>>) -> Option<usize> {
+        let clean = self.clean(embed);
+        let count = clean.as_ref().map(HashMap::len);
+        // The service may be ending; then nobody asks for it.
+        let kept = self.order(Order::Plain(clean));
+        count.filter(|_| kept.is_ok())
+    }
+
+    fn clean(&self, embed: impl Fn(&str, &[u8]) -> Option<Vec<f32>>) -> Option<Clean> {
+        let snapshot = self.current();
+        let gallery = snapshot.gallery();
+        let distinct: HashSet<&str> = (0..gallery.len()).map(|row| gallery.identity(row)).collect();
+        if gallery.len() > MOST_PLAIN || distinct.len() < gallery.len() || !self.pictures_are_whole() {
+            return None;
+        }
+        let mut clean = Clean::with_capacity(gallery.len());
+        for row in 0..gallery.len() {
+            let bytes = std::fs::read(snapshot.picture_path(row)?).ok()?;
+            let identity = gallery.identity(row);
+            clean.insert(identity.to_owned(), embed(identity, &bytes)?);
+        }
+        Some(clean)
+    }
+
+    /// Whether the pictures of the gallery as it was made are whole files that have not changed since.
+    fn pictures_are_whole(&self) -> bool {
+        let Ok(base) = GalleryDirectory::read_base(&self.directory) else { return false };
+        let records: Option<Vec<Record>> = (0..base.gallery.len())
+            .map(|row| {
+                Some(Record {
+                    identity: base.gallery.identity(row).to_owned(),
+                    source: PictureSource::File(base.paths.get(row)?.as_deref()?.into()),
+                    crop: None,
+                    label: base.gallery.label_name(base.gallery.label(row)).to_owned(),
+                    category: None,
+                    split: None,
+                    role: Role::Gallery,
+                })
+            })
+            .collect();
+        records.is_some_and(|records| base.manifest.provenance.data_set == Some(data_set_digest(&records)))
+    }
+}
+
+/// The thread that writes.
+struct Writer {
+    live: LiveGallery,
+    clean: Clean,
+    /// Whether `clean` has all items.
+    ready: bool,
+    shown: Arc<Shown>,
+}
+
+impl Writer {
+    fn run(mut self, orders: &Receiver<(Order, Reply)>) {
+        while let Ok(first) = orders.recv() {
+            // Whatever else has come meanwhile goes to the disk by the same sync.
+            let mut together = vec![first];
+            while together.len() < WAITING
+                && let Ok(next) = orders.try_recv()
+            {
+                together.push(next);
+            }
+            self.carry_out(together);
+        }
+    }
+
+    fn carry_out(&mut self, together: Vec<(Order, Reply)>) {
+        let (mut edits, mut asked) = (Vec::new(), Vec::new());
+        for (order, reply) in together {
+            match order {
+                Order::Plain(clean) => self.take_clean(clean, &reply),
+                Order::Add(addition) => {
+                    let stored = self.live.store_picture(&addition.picture, addition.format);
+                    match stored {
+                        Ok(path) => {
+                            let Addition { identity, label, vector, clean, .. } = addition;
+                            asked.push((reply, 0, Some((identity.clone(), clean))));
+                            let item = NewItem { identity, label, vector };
+                            edits.push(Edit::Add { item, path: Some(path) });
+                        }
+                        Err(error) => answer(&reply, Err(Problem::internal(error))),
+                    }
+                }
+                Order::Remove(identity) => {
+                    let rows = self.live.snapshot().gallery().rows_of(&identity).len();
+                    asked.push((reply, rows, None));
+                    edits.push(Edit::Remove { identity });
+                }
+            }
+        }
+        if edits.is_empty() {
+            return self.show();
+        }
+        match self.live.write(edits) {
+            Ok(outcomes) => {
+                for (outcome, (_, _, clean)) in outcomes.iter().zip(&asked) {
+                    if let (Ok(()), Some((identity, clean))) = (outcome, clean) {
+                        self.clean.insert(identity.clone(), clean.clone());
+                    }
+                }
+                self.show();
+                let version = self.live.version().to_string();
+                for (outcome, (reply, rows, _)) in outcomes.into_iter().zip(asked) {
+                    let written = || Written { version: version.clone(), rows };
+                    answer(&reply, outcome.map(|()| written()).map_err(refused));
+                }
+            }
+            Err(error) => {
+                let problem = Problem::internal(error);
+                asked.iter().for_each(|(reply, ..)| answer(reply, Err(problem.clone())));
+            }
+        }
+    }
+
+    fn take_clean(&mut self, clean: Option<Clean>, reply: &Reply) {
+        let state = match clean {
+            Some(clean) => {
+                // What was added meanwhile is known already.
+                for (identity, vector) in clean {
+                    self.clean.entry(identity).or_insert(vector);
+                }
+                self.ready = true;
+                PlainState::Own
+            }
+            None => {
+                self.clean.clear();
+                PlainState::Stored
+            }
+        };
+        *self.shown.plain.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        answer(reply, Ok(Written { version: self.live.version().to_string(), rows: 0 }));
+    }
+
+    /// Shows the gallery as it is now.
+    fn show(&mut self) {
+        let snapshot = Arc::new(Snapshot::new(&self.live, self.ready.then_some(&self.clean)));
+        if self.ready && snapshot.plain.is_none() {
+            *self.shown.plain.lock().unwrap_or_else(PoisonError::into_inner) = PlainState::Stored;
+        }
+        *self.shown.snapshot.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
+    }
+}
+
+fn answer(reply: &Reply, written: Result<Written, Problem>) {
+    // A client that left does not wait for it; the write stands.
+    let _ = reply.send(written);
+}
+
+fn refused(error: EditError) -> Problem {
+    match error {
+        EditError::Exists { .. } | EditError::Last { .. } => Problem::conflict(error.to_string()),
+        EditError::Unknown { .. } => Problem::not_found(error.to_string()),
+        other => Problem::unprocessable(other.to_string()),
+    }
+}

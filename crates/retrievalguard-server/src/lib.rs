@@ -1,0 +1,93 @@
+//! RetrievalGuard as a service: an HTTP interface and a page.
+//!
+//! One encoder and one gallery, and answers with guarantees for everyone who asks. [`scheduler`] shares the encoder
+//! between queries, and the rest turns requests into questions and certificates into answers; the method itself stays
+//! in the method crate. Sampling threads, the gallery's keeper and the jobs outlive a request; a request that nobody
+//! waits for any more gives its place up.
+
+mod access;
+mod admission;
+mod answer;
+mod api;
+mod course;
+mod form;
+mod jobs;
+mod keeper;
+mod metrics;
+mod page;
+mod perturbation;
+mod problem;
+pub mod scheduler;
+mod service;
+mod serving;
+mod settings;
+
+use std::io;
+use std::path::PathBuf;
+
+use retrievalguard::Seed;
+use retrievalguard::storage::manifest::StorageError;
+use retrievalguard_encoder::pipeline::PipelineError;
+
+pub use access::{Role, TokenError, Tokens};
+pub use api::document;
+pub use service::SharedSlopes;
+pub use serving::{Serving, Stop};
+pub use settings::{Limits, Settings};
+
+/// Why a service cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The gallery cannot be read, or another program writes to it.
+    #[error(transparent)]
+    Gallery(#[from] StorageError),
+    /// The gallery was made for another encoder or noise level.
+    #[error(transparent)]
+    Mismatch(#[from] PipelineError),
+    /// The folder of jobs cannot be used.
+    #[error("the jobs in `{}` cannot be read", path.display())]
+    Jobs {
+        /// The folder.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A thread could not be started.
+    #[error("a thread could not be started")]
+    Threads(#[source] io::Error),
+    /// The encoder failed on its first passes.
+    #[error("the encoder does not run")]
+    Encoder(#[source] scheduler::PassError),
+    /// The address cannot be used.
+    #[error("`{address}` cannot be listened on")]
+    Listen {
+        /// The address.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Everyone could reach the service, and nobody would be asked for a token.
+    #[error("`{address}` can be reached from elsewhere, wanted tokens for that, or a loopback address")]
+    Unguarded {
+        /// The address.
+        address: String,
+    },
+}
+
+/// Random bytes of the operating system.
+fn random_bytes() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(bytes)
+}
+
+/// A name that nobody can guess: 32 hexadecimal digits.
+fn random_name() -> io::Result<String> {
+    Ok(random_bytes()?.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A seed that nobody can guess.
+fn secret_seed() -> io::Result<Seed> {
+    Ok(Seed::from_bytes(random_bytes()?))
+}

@@ -1,0 +1,133 @@
+//! What goes wrong, as clients see it.
+
+use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use retrievalguard::certificate::CertificateError;
+use retrievalguard_encoder::picture::PictureError;
+use retrievalguard_encoder::pipeline::PipelineError;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::scheduler::PassError;
+
+/// An answer that is no answer: status, code, words, and when to come back.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Problem {
+    pub(crate) status: StatusCode,
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+    /// Seconds after which asking again makes sense.
+    pub(crate) retry_after: Option<u64>,
+}
+
+/// What is wrong with a request, or with the service.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ErrorBody {
+    pub(crate) error: ErrorFacts,
+}
+
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ErrorFacts {
+    /// Short name that programs can rely on
+    pub(crate) code: String,
+    /// What was found and what was wanted
+    pub(crate) message: String,
+    /// Name of the request in the logs
+    pub(crate) request_id: String,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), retry_after: None }
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", message)
+    }
+
+    pub(crate) fn unprocessable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", message)
+    }
+
+    /// The service cannot take this on at the moment.
+    pub(crate) fn busy(message: impl Into<String>, seconds: u64) -> Self {
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);
+        Self { retry_after: Some(seconds.max(1)), ..problem }
+    }
+
+    pub(crate) fn closing() -> Self {
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "closing", "the service is shutting down");
+        Self { retry_after: Some(5), ..problem }
+    }
+
+    /// A fault of the service itself; the cause goes to the log, not to the client.
+    pub(crate) fn internal(cause: impl std::fmt::Display) -> Self {
+        tracing::error!(cause = %cause, "internal error");
+        let message = "the service failed; its log says why, under this request id";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    }
+
+    pub(crate) fn body(&self, request_id: &str) -> ErrorBody {
+        let (code, message) = (self.code.to_owned(), self.message.clone());
+        ErrorBody { error: ErrorFacts { code, message, request_id: request_id.to_owned() } }
+    }
+}
+
+impl IntoResponse for Problem {
+    /// Leaves the body to the outermost layer, which knows the request id.
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<PassError> for Problem {
+    fn from(error: PassError) -> Self {
+        match error {
+            PassError::Cancelled => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "cancelled", error.to_string())
+            }
+            PassError::Closed => Self::closing(),
+            // What an encoder makes of a picture depends on the picture; the words are the encoder's.
+            PassError::Encoder(_) | PassError::Samples(_) => Self::unprocessable(error.to_string()),
+        }
+    }
+}
+
+impl From<CertificateError> for Problem {
+    fn from(error: CertificateError) -> Self {
+        match error {
+            CertificateError::NoNegatives => Self::conflict(error.to_string()),
+            other => Self::unprocessable(other.to_string()),
+        }
+    }
+}
+
+impl From<PictureError> for Problem {
+    fn from(error: PictureError) -> Self {
+        match error {
+            PictureError::PixelCount { .. } | PictureError::Memory { .. } => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", error.to_string())
+            }
+            other => Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_a_picture", other.to_string()),
+        }
+    }
+}
+
+impl From<PipelineError> for Problem {
+    fn from(error: PipelineError) -> Self {
+        match error {
+            PipelineError::Picture(error) => error.into(),
+            other => Self::unprocessable(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! The service behind the addresses: one encoder, one gallery, and everyone who asks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use retrievalguard::attack::{
+    Against, AttackError, Attacker, BlackBox, Cloud, Effort, Judging, Mode, Pixels, Slopes,
+};
+use retrievalguard::certificate::{CertificateName, Certifier};
+use retrievalguard::gallery::{Positives, Question};
+use retrievalguard::noise::Stage;
+use retrievalguard::planner::Ceiling;
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::manifest::SeedRecord;
+use retrievalguard::{Alpha, Embedder, EmbedderFailure, Picture, SampleCount, Seed, Smoother};
+use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::picture::{PictureFormat, PictureLimits, RgbPicture};
+use retrievalguard_encoder::pipeline::{check_gallery, input_values};
+use tokio::sync::Semaphore;
+
+use crate::admission::{Admission, Place};
+use crate::answer::Answer;
+use crate::course::{Ask, Course, News, Permits};
+use crate::jobs::{Job, JobState, Jobs};
+use crate::keeper::{Addition, Keeper, Snapshot, Written};
+use crate::metrics::{Metrics, Readings};
+use crate::perturbation::{Perturbation, Store, Target};
+use crate::problem::Problem;
+use crate::scheduler::{PassError, Prepared, Scheduler, Ticket};
+use crate::settings::{Guarantees, Settings};
+use crate::{OpenError, secret_seed};
+
+/// Sizes at which a search looks, as shares of the one that was asked for.
+const SIZES: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
+
+/// Steps, restarts and noisy copies per step of a search at one size.
+fn effort(mode: Mode) -> (u32, u32, u32) {
+    match mode {
+        Mode::WhiteBox => (40, 3, 32),
+        Mode::BlackBox => (40, 1, 128),
+    }
+}
+
+/// Slopes that are counted, and not had any more once their search is called off.
+struct WatchedSlopes<'a> {
+    slopes: &'a dyn Slopes,
+    ticket: &'a Ticket,
+}
+
+impl Slopes for WatchedSlopes<'_> {
+    fn mode(&self) -> Mode {
+        self.slopes.mode()
+    }
+
+    fn slope(
+        &self,
+        cloud: &Cloud<'_>,
+        towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
+    ) -> Result<Vec<f64>, EmbedderFailure> {
+        if self.ticket.is_cancelled() {
+            return Err(PassError::Cancelled.into());
+        }
+        // Estimated slopes are passes through the line, which counts them itself.
+        if self.mode() == Mode::WhiteBox {
+            self.ticket.charge((cloud.copies.len() / cloud.centre.len().max(1)) as u64);
+        }
+        self.slopes.slope(cloud, towards)
+    }
+}
+
+/// Slopes that the search for perturbations may use.
+pub type SharedSlopes = Arc<dyn Slopes + Send + Sync>;
+
+/// Everything that requests share.
+pub(crate) struct Service {
+    pub(crate) settings: Settings,
+    pub(crate) guarantees: Guarantees,
+    pub(crate) embedder: Arc<OnnxEmbedder>,
+    slopes: Option<SharedSlopes>,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) keeper: Keeper,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) permits: Permits,
+    pub(crate) jobs: Jobs,
+    pub(crate) perturbations: Store,
+    pub(crate) metrics: Metrics,
+    /// Searches at once: they cost much and promise nothing.
+    pub(crate) searches: Arc<Semaphore>,
+    pub(crate) closing: AtomicBool,
+    background: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Service {
+    /// Opens gallery and jobs, starts the threads, and measures how fast the encoder is.
+    pub(crate) fn open(
+        settings: Settings,
+        embedder: Arc<OnnxEmbedder>,
+        slopes: Option<SharedSlopes>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let name = settings.gallery.display().to_string();
+        let keeper = Keeper::open(&settings.gallery)?;
+        check_gallery(&keeper.current().to_directory(), &name, &embedder, settings.sigma)?;
+        let jobs = Jobs::open(&settings.jobs, settings.limits.jobs, settings.pilot)
+            .map_err(|source| OpenError::Jobs { path: settings.jobs.clone(), source })?;
+        let scheduler = Scheduler::start(
+            Arc::clone(&embedder) as Arc<dyn Embedder + Send + Sync>,
+            settings.threads,
+            settings.batch,
+            settings.excess,
+        )
+        .map_err(OpenError::Threads)?;
+        let limits = settings.limits;
+        let service = Arc::new(Self {
+            guarantees: Guarantees {
+                sigma: settings.sigma,
+                alpha: settings.alpha,
+                pilot: settings.pilot,
+                model: embedder.facts().hash.clone(),
+                contract: embedder.contract().hash(),
+            },
+            admission: Arc::new(Admission::new(limits.queue, limits.per_client, limits.seconds)),
+            permits: Permits::new(settings.threads.get()),
+            metrics: Metrics::new(settings.sigma.get()),
+            perturbations: Store::default(),
+            searches: Arc::new(Semaphore::new(1)),
+            closing: AtomicBool::new(false),
+            background: Mutex::default(),
+            settings,
+            embedder,
+            slopes,
+            scheduler,
+            keeper,
+            jobs,
+        });
+        service.warm_up()?;
+        service.start("jobs", Self::run_jobs)?;
+        service.start("plain-gallery", Self::prepare_plain)?;
+        Ok(service)
+    }
+
+    /// Runs a few passes, so that the first query finds the encoder awake and the line knows its speed.
+    fn warm_up(&self) -> Result<(), OpenError> {
+        let grey = vec![0.5; self.embedder.input_len()];
+        let picture = Arc::new(Prepared { identity: "warm-up".to_owned(), pixels: grey });
+        let passes = 4 * u32::try_from(self.settings.batch.get()).unwrap_or(64).min(64);
+        let drawn = self.scheduler.ticket().samples(
+            &picture,
+            (self.settings.sigma, Seed::new(0)),
+            Stage::Pilot,
+            0..passes,
+        );
+        drawn.map(|_| ()).map_err(OpenError::Encoder)
+    }
+
+    fn start(self: &Arc<Self>, name: &str, run: fn(&Self)) -> Result<(), OpenError> {
+        let service = Arc::clone(self);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&service));
+        let thread = thread.map_err(OpenError::Threads)?;
+        self.background.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        Ok(())
+    }
+
+    /// Lets nobody in any more and stops jobs where they are.
+    pub(crate) fn begin_closing(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.admission.close();
+        self.jobs.close();
+    }
+
+    /// Ends what is left, after everyone had the time to finish.
+    pub(crate) fn close(&self) {
+        self.begin_closing();
+        self.scheduler.close();
+        self.keeper.close();
+        for thread in std::mem::take(&mut *self.background.lock().unwrap_or_else(PoisonError::into_inner)) {
+            if thread.join().is_err() {
+                tracing::error!("a background thread panicked");
+            }
+        }
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    /// A picture as the encoder takes it, and the SHA-256 of what was sent.
+    pub(crate) fn prepare(&self, name: &str, bytes: &[u8]) -> Result<(Arc<Prepared>, String), Problem> {
+        let _permit = self.permits.take();
+        let limits = PictureLimits { pixels: self.settings.limits.pixels, ..PictureLimits::default() };
+        let picture = RgbPicture::from_bytes(name, bytes, &limits)?;
+        let contract = self.embedder.contract();
+        let prepared = contract.preparation().apply(name, &picture)?;
+        let pixels = input_values(contract, name, prepared)?;
+        let prepared = Prepared { identity: name.to_owned(), pixels };
+        self.check(&prepared)?;
+        Ok((Arc::new(prepared), Digest::of_bytes(bytes).to_string()))
+    }
+
+    /// Refuses pixels that the smoother would refuse.
+    pub(crate) fn check(&self, prepared: &Prepared) -> Result<(), Problem> {
+        let picture = Picture { identity: &prepared.identity, pixels: &prepared.pixels };
+        let smoother = Smoother::new(&*self.embedder, self.settings.sigma, Seed::new(0));
+        smoother.check_picture(&picture).map_err(|error| Problem::unprocessable(error.to_string()))
+    }
+
+    /// Answers one question; `tell` makes its radius grow.
+    pub(crate) fn answer(
+        &self,
+        ask: &Ask,
+        ticket: &Ticket,
+        place: Option<&Place>,
+        tell: Option<&mut dyn FnMut(News)>,
+    ) -> Result<Answer, Problem> {
+        let snapshot = self.keeper.current();
+        let course = Course {
+            snapshot: &snapshot,
+            guarantees: &self.guarantees,
+            ticket,
+            permits: &self.permits,
+            place,
+        };
+        let answer = match tell {
+            Some(tell) => course.growing(ask, tell)?,
+            None => course.once(ask)?,
+        };
+        self.metrics.answer(&answer);
+        Ok(answer)
+    }
+
+    /// Embeds a picture as the gallery's own were embedded, and adds it.
+    pub(crate) fn add(
+        &self,
+        (identity, label): (String, String),
+        bytes: &[u8],
+        ticket: &Ticket,
+    ) -> Result<Written, Problem> {
+        let (prepared, _) = self.prepare(&identity, bytes)?;
+        let snapshot = self.keeper.current();
+        if !snapshot.gallery().rows_of(&identity).is_empty() {
+            return Err(Problem::conflict(format!("the gallery has an item `{identity}` already")));
+        }
+        let clean = ticket.plain(prepared.pixels.clone())?.row(0).to_vec();
+        let provenance = snapshot.provenance();
+        let vector = match provenance.samples {
+            Some(0) => clean.clone(),
+            Some(count) => {
+                let seed = match provenance.seed {
+                    Some(SeedRecord::Fixed(seed)) => seed,
+                    Some(SeedRecord::Secret) | None => secret_seed().map_err(Problem::internal)?,
+                };
+                let noise = (self.settings.sigma, seed);
+                let samples = ticket.samples(&prepared, noise, Stage::Gallery, 0..count)?;
+                samples.mean().iter().map(|&value| value as f32).collect()
+            }
+            None => {
+                return Err(Problem::conflict(
+                    "the gallery does not say how its vectors were made, so nothing can be added to it",
+                ));
+            }
+        };
+        let format = PictureFormat::of(bytes).map_or("bin", |format| match format {
+            PictureFormat::Jpeg => "jpg",
+            PictureFormat::Png => "png",
+            PictureFormat::WebP => "webp",
+        });
+        self.keeper.add(Addition { identity, label, vector, clean, picture: bytes.to_vec(), format })
+    }
+
+    /// Looks for a direction in which a retriever changes its mind.
+    pub(crate) fn search(
+        &self,
+        target: Target,
+        picture: &Arc<Prepared>,
+        label: &str,
+        size: f64,
+        ticket: &Ticket,
+    ) -> Result<(Vec<f64>, Option<f64>), Problem> {
+        let snapshot = self.keeper.current();
+        let gallery = snapshot.gallery();
+        let Some(wanted) = gallery.label_named(label) else {
+            return Err(Problem::unprocessable(format!("the gallery has no label `{label}`")));
+        };
+        let question = Question::new(Positives::Label(wanted), vec![]);
+        let queued = ticket.embedder();
+        let black_box = BlackBox::new(&queued);
+        let slopes: &dyn Slopes = match &self.slopes {
+            Some(slopes) => slopes.as_ref(),
+            None => &black_box,
+        };
+        let watched = WatchedSlopes { slopes, ticket };
+        let (steps, restarts, noise) = effort(slopes.mode());
+        let effort = Effort { steps, restarts, noise, pixels: Pixels::Free };
+        // Nothing is judged here: what the search finds is looked at by both retrievers afterwards.
+        let few = SampleCount::new(1).expect("one is a sample count");
+        let alpha = Alpha::new(0.5).expect("a half is a probability");
+        let judging = Judging { alpha, pilot: few, samples: few, refinements: 0 };
+        let seed = secret_seed().map_err(Problem::internal)?;
+        let attacker =
+            Attacker::new((&queued, &watched), gallery, self.settings.sigma, seed, effort, judging)
+                .excess(self.settings.excess);
+        let attacker = match snapshot.plain() {
+            Some(plain) => attacker.plain_gallery(plain),
+            None => attacker,
+        };
+        let against = match target {
+            Target::Plain => Against::Plain,
+            Target::Smoothed => Against::Smoothed,
+        };
+        let asked = Picture { identity: &picture.identity, pixels: &picture.pixels };
+        let failed = |error: AttackError| {
+            if ticket.is_cancelled() {
+                PassError::Cancelled.into()
+            } else {
+                Problem::unprocessable(error.to_string())
+            }
+        };
+        // The smallest size at which something is found gives the direction that breaks soonest.
+        let mut found = attacker.perturb(against, &asked, &question, SIZES[0] * size).map_err(failed)?;
+        for share in &SIZES[1..] {
+            if found.margin <= 0.0 {
+                break;
+            }
+            found = attacker.perturb(against, &asked, &question, share * size).map_err(failed)?;
+        }
+        let shift = found
+            .pixels
+            .iter()
+            .zip(&picture.pixels)
+            .map(|(&there, &here)| f64::from(there) - f64::from(here))
+            .collect();
+        let broken_at = match target {
+            Target::Plain => attacker.smallest_break(&asked, &question, &found).map_err(failed)?,
+            Target::Smoothed => None,
+        };
+        Ok((shift, broken_at.map(|broken| broken.norm)))
+    }
+
+    /// Most passes that a search takes, for its progress.
+    pub(crate) fn expected_passes(&self) -> u64 {
+        let (steps, restarts, noise) = effort(self.search_mode());
+        // Candidates are compared at four moments of each restart.
+        SIZES.len() as u64 * u64::from(restarts * (steps + 4) * noise)
+    }
+
+    /// How directions are searched.
+    pub(crate) fn search_mode(&self) -> Mode {
+        self.slopes.as_ref().map_or(Mode::BlackBox, |slopes| slopes.mode())
+    }
+
+    /// The label that the smoothed retriever gives, by a pilot alone.
+    pub(crate) fn guess(&self, picture: &Arc<Prepared>, ticket: &Ticket) -> Result<String, Problem> {
+        let seed = secret_seed().map_err(Problem::internal)?;
+        let noise = (self.settings.sigma, seed);
+        let pilot = ticket.samples(picture, noise, Stage::Pilot, 0..self.settings.pilot.get())?;
+        let snapshot = self.keeper.current();
+        let gallery = snapshot.gallery();
+        let certifier = Certifier::new(gallery, self.settings.sigma, self.settings.alpha);
+        let found = certifier.retrieve(&pilot, &[])?;
+        let row = found.ok_or_else(|| Problem::conflict("the gallery is empty"))?.row;
+        Ok(gallery.label_name(gallery.label(row)).to_owned())
+    }
+
+    /// A perturbation in a random direction.
+    pub(crate) fn random_direction(
+        &self,
+        picture: Arc<Prepared>,
+        hash: String,
+        label: String,
+    ) -> Result<Perturbation, Problem> {
+        let seed = secret_seed().map_err(Problem::internal)?;
+        Perturbation::random(picture, hash, label, seed)
+            .ok_or_else(|| Problem::unprocessable("the picture has no pixels to change"))
+    }
+
+    /// The largest radius that any query could get with so many samples.
+    pub(crate) fn largest_radius(&self, snapshot: &Snapshot) -> Option<f64> {
+        let ceiling = Ceiling::new(
+            self.settings.sigma,
+            self.settings.alpha,
+            self.embedder.norm_bound(),
+            snapshot.gallery().dimension(),
+        );
+        ceiling.largest_radius(CertificateName::HalfSpace, self.settings.samples)
+    }
+
+    pub(crate) fn readings(&self) -> Readings {
+        Readings {
+            work: self.scheduler.work(),
+            backlog: self.scheduler.backlog(),
+            inside: self.admission.count(),
+            items: self.keeper.current().gallery().len(),
+            jobs: self.jobs.unfinished(),
+        }
+    }
+
+    /// One job after the other, until the service ends.
+    fn run_jobs(&self) {
+        while let Some(job) = self.jobs.next() {
+            let ticket = Arc::new(self.scheduler.ticket());
+            if !job.begin(&ticket) {
+                continue;
+            }
+            tracing::info!(job = %job.id, pictures = job.request.pictures, "job begins");
+            let result = self.run_job(&job, &ticket);
+            if self.jobs.is_closed() {
+                return;
+            }
+            if let Err(problem) = result
+                && !job.state().is_over()
+            {
+                let over = job.over(JobState::Failed, Some(problem.message));
+                if over.is_err() {
+                    tracing::error!(job = %job.id, "the end of a job could not be kept");
+                }
+            }
+            tracing::info!(job = %job.id, state = ?job.state(), "job ends");
+        }
+    }
+
+    fn run_job(&self, job: &Job, ticket: &Ticket) -> Result<(), Problem> {
+        while let Some(place) = job.open_picture() {
+            let bytes = job.picture(place).map_err(Problem::internal)?;
+            let name = format!("{}-{place}", job.id);
+            let (picture, picture_hash) = self.prepare(&name, &bytes)?;
+            let ask = Ask {
+                picture,
+                picture_hash,
+                samples: job.request.samples,
+                target: job.request.target,
+                top_k: job.request.top_k,
+                seed: job.request.seed,
+                request_id: job.request.request_id.clone(),
+            };
+            let mut tell = |news: News| match news {
+                News::First(_) => {}
+                News::Step(step) => job.reached(place, step.radius),
+            };
+            let answer = self.answer(&ask, ticket, None, Some(&mut tell))?;
+            job.answered(place, answer)?;
+        }
+        Ok(())
+    }
+
+    /// Embeds the gallery's pictures without noise, for the plain retriever.
+    fn prepare_plain(&self) {
+        let started = Instant::now();
+        let ticket = self.scheduler.ticket();
+        let embed = |name: &str, bytes: &[u8]| {
+            if self.is_closing() {
+                return None;
+            }
+            let (picture, _) = self.prepare(name, bytes).ok()?;
+            Some(ticket.plain(picture.pixels.clone()).ok()?.row(0).to_vec())
+        };
+        let found = self.keeper.prepare_plain(embed);
+        let seconds = started.elapsed().as_secs_f64();
+        match found {
+            Some(items) => tracing::info!(items, seconds, "the plain retriever has its own gallery"),
+            None => tracing::info!("the plain retriever searches in the stored vectors"),
+        }
+    }
+
+    /// How long a query may take.
+    pub(crate) fn time_limit(&self) -> Duration {
+        Duration::from_secs(self.settings.limits.seconds)
+    }
+}
