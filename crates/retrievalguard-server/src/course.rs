@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use retrievalguard::certificate::{
-    AdaptiveOptions, AdaptiveTest, CertificateName, Certifier, GrowingOptions, GrowingTest, SampledQuery,
-    Verdict,
+    AdaptiveOptions, AdaptiveTest, CertificateName, Certifier, Decision, GrowingOptions, GrowingTest,
+    SampledQuery, Verdict,
 };
 use retrievalguard::gallery::{Positives, Question};
 use retrievalguard::noise::Stage;
@@ -174,7 +174,12 @@ impl Course<'_> {
         let outcome = test.outcome();
         let _permit = self.permits.take();
         let items = nearest(&test.mean())?;
-        let cost = (outcome.samples, outcome.decision.into());
+        let decision = match (outcome.decision, ask.target) {
+            // Without a target the cap is the number that was asked for.
+            (Decision::Capped, None) => DecisionWord::Fixed,
+            (decision, _) => decision.into(),
+        };
+        let cost = (outcome.samples, decision);
         Ok(self.answer(ask, started, outcome.verdict, label, cost, items))
     }
 

@@ -518,48 +518,43 @@ fn the_openapi_document_names_every_address() {
     assert_eq!(paths, wanted);
 }
 
-/// A script of the tests, run by the interpreter of `target/venv`; `None` where that may be missing and is.
-fn python(test: &str, words: &[&str]) -> Option<std::process::Output> {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let interpreter = root.join("target/venv/bin/python");
-    if !interpreter.exists() && std::env::var("RETRIEVALGUARD_REQUIRE_PYTHON").as_deref() != Ok("1") {
+/// The interpreter of `target/venv`; `None` where that may be missing and is.
+fn python(test: &str) -> Option<std::path::PathBuf> {
+    let executable = std::env::current_exe().unwrap();
+    let found =
+        executable.ancestors().map(|folder| folder.join("venv/bin/python")).find(|python| python.exists());
+    if found.is_none() {
+        let required = std::env::var("RETRIEVALGUARD_REQUIRE_PYTHON").is_ok_and(|value| value == "1");
+        assert!(!required, "{test}: there is no target/venv, and RETRIEVALGUARD_REQUIRE_PYTHON is 1");
         let line = format!("skipped: {test}: there is no target/venv (1 test not run)\n");
         std::io::stderr().write_all(line.as_bytes()).unwrap();
-        return None;
     }
-    Some(Command::new(interpreter).args(words).current_dir(root).output().expect("python can be run"))
+    found
 }
 
 #[test]
 fn schemathesis_finds_no_server_error_and_nothing_undocumented() {
+    const CHECKS: [&str; 5] = [
+        "not_a_server_error",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_headers_conformance",
+        "response_schema_conformance",
+    ];
+    let Some(python) = python("schemathesis_finds_no_server_error_and_nothing_undocumented") else { return };
     let sandbox = Sandbox::indexed();
-    let service =
-        Service::start(&sandbox, "--log off --pilot 20 --samples 20 --max-samples 200 --max-job-samples 200");
-    let report = sandbox.path("schemathesis.txt");
-    let output = python(
-        "schemathesis_finds_no_server_error_and_nothing_undocumented",
-        &[
-            "-m",
-            "schemathesis.cli",
-            "run",
-            &format!("{}/openapi.json", service.url),
-            "--checks",
-            "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance",
-            "--exclude-path-regex",
-            "/events$",
-            "--max-examples",
-            "25",
-            "--seed",
-            "1",
-            "--request-timeout",
-            "60",
-            "--no-color",
-        ],
-    );
-    let Some(output) = output else { return };
+    let flags = "--log off --pilot 20 --samples 20 --max-samples 200 --max-job-samples 200";
+    let service = Service::start(&sandbox, flags);
+    // In the sandbox, because it leaves files where it runs.
+    let output = Command::new(python)
+        .current_dir(sandbox.path("."))
+        .args(["-m", "schemathesis.cli", "run", &format!("{}/openapi.json", service.url)])
+        .args(["--exclude-path-regex", "/events$", "--max-examples", "25", "--seed", "1"])
+        .args(["--request-timeout", "60", "--no-color", "--checks", &CHECKS.join(",")])
+        .output()
+        .unwrap();
     let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    std::fs::write(&report, &text).unwrap();
     assert!(output.status.success(), "{text}");
     service.get("/healthz").expect(200);
 }
@@ -571,16 +566,24 @@ fn a_browser_drops_a_picture_and_tries_to_change_the_retrievers_mind() {
     };
     let sandbox = Sandbox::new();
     sandbox.run("demo --out demo --queries 12 --samples 1000 --engine rten").succeeds();
-    // The query with the largest radius of the demo's own run, so that there is something to see.
+    // Of the demo's own run, the query with the largest radius inside which the plain retriever can be misled.
     let table = crate::sandbox::json_lines(&sandbox.text("demo/certificates/certificates.jsonl"));
     let radius = |row: &Value| row["certificates"]["half-space"]["radius"].as_f64().unwrap_or(0.0);
-    let best = table.iter().max_by(|left, right| radius(left).total_cmp(&radius(right))).unwrap();
-    let identity = best["identity"].as_str().unwrap();
-    let picture = sandbox.path("demo/pictures/queries").join(identity);
+    let mut table: Vec<&Value> = table.iter().collect();
+    table.sort_by(|left, right| radius(right).total_cmp(&radius(left)));
+    let file = |row: &Value| sandbox.path("demo/pictures/queries").join(row["identity"].as_str().unwrap());
     let service = Service::start_line(
         &sandbox,
         "serve --gallery demo/gallery --model demo/encoder.onnx --engine rten --port 0 --log off",
     );
+    service.wait_for("the plain gallery", |service| service.get("/v1/about").expect(200)["plain"] == "own");
+    let misled = |row: &&&Value| {
+        let address = format!("/v1/perturbations?kind=adversarial&size={}", 0.9 * radius(row));
+        let made = service.post(&address, &std::fs::read(file(row)).unwrap()).expect(201);
+        made["label"] == row["label"] && made["broken_at"].as_f64().is_some_and(|size| size > 0.0)
+    };
+    let picture =
+        file(table.iter().find(misled).expect("the plain retriever can be misled inside some radius"));
     let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/open_server.py");
     let screenshots = python.ancestors().nth(3).unwrap().join("browser/server");
     let opened =
