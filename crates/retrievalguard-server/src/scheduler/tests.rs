@@ -82,7 +82,7 @@ fn shared_batches_give_every_query_the_bits_that_it_would_get_alone() {
     let toy = Arc::new(Toy::new());
     for (threads, batch) in [(1, 7), (2, 64), (3, 16)] {
         let scheduler = scheduler(&toy, threads, batch);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             for query in 0..6 {
                 let (scheduler, toy) = (&scheduler, &toy);
                 scope.spawn(move || {
@@ -111,20 +111,20 @@ fn what_one_query_leaves_of_a_batch_is_filled_by_the_next() {
     let (toy, open) = Toy::gated();
     let toy = Arc::new(toy);
     let scheduler = scheduler(&toy, 1, 8);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         // The first call holds the only thread up while the others arrive.
         let first = scheduler.ticket();
         scope.spawn(move || first.plain(given(0.0, 8)).unwrap());
         while scheduler.backlog() > 0 || scheduler.shared.tickets.load(Ordering::Relaxed) == 0 {
-            std::thread::yield_now();
+            thread::yield_now();
         }
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
         for mark in [1.0, 2.0, 3.0] {
             let ticket = scheduler.ticket();
             let before = scheduler.backlog();
             scope.spawn(move || ticket.plain(given(mark, 3)).unwrap());
             while scheduler.backlog() == before {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
         (0..3).for_each(|_| open.send(()).unwrap());
@@ -141,19 +141,19 @@ fn a_cheap_query_overtakes_an_expensive_one_which_still_gets_its_share() {
     let toy = Arc::new(toy);
     let scheduler = scheduler(&toy, 1, 64);
     let expensive = 6_400;
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let ticket = scheduler.ticket();
         scope.spawn(move || ticket.plain(given(1.0, expensive)).unwrap());
         // It has had more than the first level holds before the cheap one comes.
         (0..40).for_each(|_| open.send(()).unwrap());
         while scheduler.work().batches < 40 {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         let cheap = scheduler.ticket();
         let before = scheduler.backlog();
         scope.spawn(move || cheap.plain(given(2.0, 640)).unwrap());
         while scheduler.backlog() <= before {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         (0..200).for_each(|_| open.send(()).unwrap());
     });
@@ -175,9 +175,9 @@ fn a_query_that_is_given_up_leaves_the_line_at_once() {
     let scheduler = scheduler(&toy, 1, 8);
     let ticket = Arc::new(scheduler.ticket());
     let own = Arc::clone(&ticket);
-    let waiting = std::thread::spawn(move || own.plain(given(1.0, 10_000)));
+    let waiting = thread::spawn(move || own.plain(given(1.0, 10_000)));
     while scheduler.backlog() == 0 {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     ticket.cancel();
     assert!(matches!(waiting.join().unwrap(), Err(PassError::Cancelled)));
@@ -194,14 +194,14 @@ fn nobody_fails_for_the_picture_of_another() {
     for (level, word) in [(150.0, "too bright"), (250.0, "panicked")] {
         let toy = Arc::new(Toy::new());
         let scheduler = scheduler(&toy, 1, 64);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let line = scheduler.shared.line();
             let bad = scheduler.ticket();
             let bad = scope.spawn(move || bad.samples(&picture("bad", level), noise(), Stage::Pilot, 0..20));
             let good = scheduler.ticket();
             let good = scope.spawn(move || good.samples(&picture("good", 0.5), noise(), Stage::Pilot, 0..20));
             // Both wait for the lock, so that they meet in one batch.
-            std::thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50));
             drop(line);
             let error = bad.join().unwrap().unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
@@ -218,9 +218,9 @@ fn a_closed_line_tells_everyone_who_waits() {
     let scheduler = scheduler(&toy, 1, 8);
     let ticket = scheduler.ticket();
     let late = scheduler.ticket();
-    let waiting = std::thread::spawn(move || ticket.plain(given(1.0, 1_000)));
+    let waiting = thread::spawn(move || ticket.plain(given(1.0, 1_000)));
     while scheduler.backlog() == 0 {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     open.send(()).unwrap();
     drop(open);
