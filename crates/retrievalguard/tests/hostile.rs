@@ -6,7 +6,7 @@ mod common;
 use common::{by_label, gallery_of};
 use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Decision, Form,
-    GrowingOptions, GrowingTest, HalfSpaceOptions, Radius, SampledQuery, Similarity, Verdict,
+    GrowingOptions, GrowingTest, HalfSpaceOptions, Radius, Rule, SampledQuery, Similarity, Verdict,
 };
 use retrievalguard::gallery::{Gallery, GalleryError, Metric, Positives, Question, SearchError};
 use retrievalguard::{Alpha, Excess, NormBound, SampleCount, SampleError, Samples, Sigma, TargetRadius};
@@ -178,6 +178,34 @@ fn adaptive_tests_take_exactly_what_they_asked_for() {
     assert_eq!(test.wants(), Some(0..256));
     let error = test.see(&samples(&[[0.9, 0.1]], 10)).unwrap_err();
     assert_eq!(error, CertificateError::UnwantedSamples { found: 10, wanted: 256 });
+}
+
+/// Far items and a query that never leaves the right one: as easy as it gets.
+#[test]
+fn no_target_is_certified_beyond_what_any_certificate_can_show() {
+    let gallery = gallery_of(&[("cat", [1.0, 0.0]), ("dog", [-1.0, 0.0])]);
+    let question = by_label(&gallery, "cat");
+    let certifier = certifier(&gallery);
+    let cap = SampleCount::new(2_000).unwrap();
+    let near = |count: u32| samples(&[[1.0, 0.0]], count as usize);
+    for target in [10.1, 41.0, 1e6, 1e100, 1e154, 1e200, 1e307, 4.4e307, 1e308, f64::MAX] {
+        let target = TargetRadius::new(target).unwrap();
+        for rule in [Rule::Betting, Rule::Looks] {
+            let options = AdaptiveOptions { rule, ..AdaptiveOptions::new(target, cap) };
+            let test = AdaptiveTest::new(&certifier, &near(100), &question, &options).unwrap();
+            let run = test.run(|range| Ok(near(range.end - range.start)), |error| error).unwrap();
+            assert_ne!(run.outcome.decision, Decision::Reached, "{target} {rule:?}");
+            assert_eq!(run.outcome.verdict, Verdict::Abstained, "{target} {rule:?}");
+        }
+        let options = GrowingOptions { target: Some(target), ..GrowingOptions::new(cap) };
+        let mut test = GrowingTest::new(&certifier, &near(100), &question, &options).unwrap();
+        while let Some(range) = test.wants() {
+            test.see(&near(range.end - range.start)).unwrap();
+        }
+        assert_ne!(test.outcome().decision, Decision::Reached, "{target}");
+        let radius = test.outcome().verdict.radius().map_or(0.0, Radius::get);
+        assert!(radius < 10.0, "{target}: {radius}");
+    }
 }
 
 fn growing() -> GrowingOptions {

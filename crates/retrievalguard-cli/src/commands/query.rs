@@ -153,7 +153,10 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     }
     match label.filter(|_| answered) {
         Some(label) => {
-            writeln!(out, "label {label}: no perturbation with l2 norm below {radius} changes it,")?;
+            writeln!(
+                out,
+                "label {label}: no change of the prepared picture with l2 norm below {radius} changes it,"
+            )?;
             writeln!(out, "except with probability {} over the noise ({samples} samples)", arguments.alpha)?;
         }
         None => writeln!(

@@ -128,7 +128,11 @@ fn a_query_is_answered_with_its_guarantee() {
     let sandbox = Sandbox::indexed();
     let query = format!("query pictures/class-2/3.png --gallery gallery {ENCODER} --samples 300 --pilot 50");
     let run = sandbox.run(&query).succeeds();
-    run.prints(&["label class-2: no perturbation with l2 norm below 0.", "class-2/", "(300 samples)"]);
+    run.prints(&[
+        "label class-2: no change of the prepared picture with l2 norm below 0.",
+        "class-2/",
+        "(300 samples)",
+    ]);
 
     let fixed = format!("{query} --seed 7 --json --top-k 3");
     let first = sandbox.run(&fixed).succeeds();
@@ -148,6 +152,10 @@ fn a_query_is_answered_with_its_guarantee() {
     assert_eq!(voted["label"], "class-2");
     let hasty = sandbox.run(&format!("{query} --target-radius 0.01 --json --samples 5000")).succeeds().json();
     assert!(hasty["samples"].as_u64().unwrap() < 5000, "{hasty}");
+    for target in ["5", "1e100", "1e308"] {
+        let far = sandbox.run(&format!("{query} --target-radius {target} --json")).succeeds().json();
+        assert_eq!(far["verdict"], "abstained", "{target}: {far}");
+    }
     let line = format!("{query} --retriever vote --target-radius 0.01");
     sandbox.run(&line).fails(2, &["--target-radius", "--retriever vote"]);
     // Twenty samples prove nothing at this failure probability: an abstention is an answer, not an error.

@@ -30,6 +30,7 @@ use super::betting::{Rungs, Wealth};
 use super::plan::{Harmless, Planner, Test, Wager};
 use super::projection::{for_each_score, narrow};
 use super::separation::{HalfSpace, Separation};
+use super::thresholds::RADIUS_CAP;
 use super::{
     CertificateError, Certifier, Form, HalfSpaceOptions, HalfSpacePlan, Radius, Verdict, check_alike,
 };
@@ -152,8 +153,11 @@ impl<'a> AdaptiveTest<'a> {
         };
         let plan =
             certifier.plan_half_space(pilot, question, options.cap, &HalfSpaceOptions { top_k: 1, form })?;
-        let mut decision = Decision::Open;
+        // Nothing is ever certified beyond this many σ, so no sample need be drawn for it.
+        let beyond = options.target.get() > RADIUS_CAP * certifier.sigma.certified();
+        let mut decision = if beyond { Decision::Hopeless } else { Decision::Open };
         let state = match options.rule {
+            Rule::Betting if beyond => State::Betting(Bouts::default()),
             Rule::Looks => State::Looks { samples: None },
             Rule::Betting => match Bouts::new(&plan, pilot, options) {
                 Some(bouts) => State::Betting(bouts),
@@ -301,8 +305,9 @@ impl Bouts {
     }
 
     fn add(&mut self, opponent: Opponent, wager: Wager) {
-        // A hurdle at or below zero is cleared without looking.
-        if wager.test.hurdle > 0.0 {
+        // A hurdle at or below zero is cleared without looking; one that is no number is not.
+        let cleared = wager.test.hurdle <= 0.0;
+        if !cleared {
             self.wealth.push(Wealth::new(wager.test.fractions));
             self.open.push((opponent, wager));
         }

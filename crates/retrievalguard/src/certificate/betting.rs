@@ -221,6 +221,11 @@ impl DualTest {
             hurdle += width * (intercept + 1e-13 * (1.0 + kappa));
             slope.push(kappa);
         }
+        // A radius so large that the arithmetic overflows is no statement that a sample could support.
+        if !hurdle.is_finite() || slope.iter().any(|slope| !slope.is_finite()) {
+            let (base, slope) = (vec![0.0; slope.len()], vec![0.0; slope.len()]);
+            return Self { base, slope, fractions: [LARGEST_BET; BETS], hurdle: f64::INFINITY, growth: 0.0 };
+        }
         let scale = if hurdle > 0.0 { 1.0 / hurdle } else { 1.0 };
         let mut base = Vec::with_capacity(slope.len());
         let mut total = 0.0;
@@ -430,6 +435,17 @@ mod tests {
                 let truth = 2.0 * normal::distribution(score - radius);
                 assert!(mean - intercepts <= truth + 1e-12, "radius {radius}, score {score}");
             }
+        }
+    }
+
+    #[test]
+    fn a_radius_beyond_all_numbers_is_never_passed() {
+        let cells = Cells { edges: vec![-1.0, 0.0, 1.0], scores: vec![0.0, 2.0] };
+        for radius in [1e154, 1e200, 1e307, 1e308, f64::MAX, f64::INFINITY] {
+            let test = DualTest::new(&cells, &[(0.9, 1.0)], radius, 0.0, Sigma::new(0.25).unwrap());
+            assert!(test.hurdle > 0.0, "radius {radius}: hurdle {}", test.hurdle);
+            let ladder = Ladder { cells: cells.clone(), rungs: vec![(radius, test)] };
+            assert_eq!(ladder.climb(&vec![0.9; 5_000], &[1.0], f64::INFINITY), [None], "radius {radius}");
         }
     }
 
