@@ -283,8 +283,10 @@ export class Perturbing {
     const input = this.#about()?.input;
     byId("perturbed-caption").textContent = `As the encoder gets it${input ? `, ${input.height} × ${input.width}` : ""}; l2 change ${seen.norm.toFixed(4)}`;
     const doubt = byId("doubt");
-    doubt.hidden = !(size < this.#question.radius && smoothed.changed);
-    doubt.textContent = doubt.hidden
+    const otherGallery = seen.gallery !== this.#question.answer.hashes.gallery;
+    doubt.hidden = !otherGallery && !(size < this.#question.radius && smoothed.changed);
+    if (otherGallery) doubt.textContent = "The gallery has changed since the radius was certified, and the proof speaks of the gallery before. Ask again.";
+    else doubt.textContent = doubt.hidden
       ? ""
       : `Inside the radius, and yet this estimate differs. The proof speaks of the mean over all noise; ${plural(smoothed.samples, "sample")} only estimate it, and near a tie an estimate can fall on the wrong side. The certificate itself is wrong with probability at most ${this.#question.answer.alpha}.`;
     const inWords = ({ changed, label }) => `${changed ? "changed its mind" : "holds"}, ${label}`;

@@ -1,12 +1,12 @@
 //! What clients get: answers, and the words of the guarantee.
 
-use retrievalguard::Alpha;
 use retrievalguard::certificate::{Decision, Radius, Verdict, round_down};
 use retrievalguard::gallery::Neighbour;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::keeper::Snapshot;
+use crate::settings::Guarantees;
 
 /// Whether an answer is guaranteed
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -102,7 +102,7 @@ pub(crate) struct Answer {
     pub(crate) label: Option<String>,
     /// The label that was to be certified
     pub(crate) candidate_label: Option<String>,
-    /// No change of the picture below this l2 norm changes the label; null if abstained or unbounded
+    /// No change of the prepared picture below this l2 norm changes the label; null if abstained or unbounded
     pub(crate) radius: Option<f64>,
     /// Whether no change whatsoever can change the label
     pub(crate) unbounded: bool,
@@ -148,7 +148,7 @@ pub(crate) struct Guarantee {
 
 impl Guarantee {
     /// An answer is given only with a proof; everything else is an abstention.
-    pub(crate) fn new(verdict: Verdict, candidate: Option<&str>, alpha: Alpha, samples: u32) -> Self {
+    pub(crate) fn new(verdict: Verdict, candidate: Option<&str>, system: &Guarantees, samples: u32) -> Self {
         let (Verdict::Certified { radius }, Some(label)) = (verdict, candidate) else {
             return Self {
                 verdict: VerdictWord::Abstained,
@@ -158,15 +158,18 @@ impl Guarantee {
                 statement: abstention(candidate, samples),
             };
         };
-        let chance = format!("except with probability {alpha} over the noise drawn for this answer");
+        let chance = format!("except with probability {} over the noise drawn for this answer", system.alpha);
+        let [_, height, width] = system.input;
+        let picture =
+            format!("the picture as the encoder gets it ({height} × {width}, pixels scaled to [0, 1])");
         let statement = match radius {
             Radius::Finite(radius) => format!(
-                "No change of the picture with an l2 norm below {} (pixels scaled to [0, 1]) makes the nearest item \
-                 of this gallery have another label than {label}, {chance}.",
+                "No change of {picture} with an l2 norm below {} makes the nearest item of this gallery have another \
+                 label than {label}, {chance}.",
                 shortened(radius)
             ),
             Radius::Unbounded => format!(
-                "No change of the picture makes the nearest item of this gallery have another label than {label}, {chance}."
+                "No change of {picture} makes the nearest item of this gallery have another label than {label}, {chance}."
             ),
         };
         Self {

@@ -30,6 +30,7 @@ const BEARER: &str = "bearer";
 /// All addresses, with what stands in front of them.
 pub(crate) fn router(service: &Arc<Service>) -> Router {
     let (router, document) = documented().split_for_parts();
+    let document = with_faults(document);
     let document: Arc<str> = document.to_json().unwrap_or_default().into();
     let router = router
         .merge(system::undocumented(document))
@@ -44,7 +45,26 @@ pub(crate) fn router(service: &Arc<Service>) -> Router {
 
 /// The OpenAPI document, generated from the handlers.
 pub fn document() -> OpenApi {
-    documented().split_for_parts().1
+    with_faults(documented().split_for_parts().1)
+}
+
+/// Every operation can fail for a fault of the service itself.
+fn with_faults(mut document: OpenApi) -> OpenApi {
+    let fault = utoipa::openapi::ResponseBuilder::new()
+        .description("A fault of the service; its log says why")
+        .content(
+            "application/json",
+            utoipa::openapi::ContentBuilder::new()
+                .schema(Some(utoipa::openapi::Ref::from_schema_name("ErrorBody")))
+                .build(),
+        )
+        .build();
+    for item in document.paths.paths.values_mut() {
+        for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
+            operation.responses.responses.insert("500".to_owned(), fault.clone().into());
+        }
+    }
+    document
 }
 
 fn documented() -> OpenApiRouter<Arc<Service>> {
@@ -52,8 +72,8 @@ fn documented() -> OpenApiRouter<Arc<Service>> {
         .title("RetrievalGuard")
         .version(env!("CARGO_PKG_VERSION"))
         .description(Some(
-            "Image retrieval whose answers come with a proof: a radius inside which no change of the picture, in \
-             the l2 norm of pixels scaled to [0, 1], changes the retrieved label.",
+            "Image retrieval whose answers come with a proof: a radius inside which no change of the picture as the \
+             encoder gets it, in the l2 norm of pixels scaled to [0, 1], changes the retrieved label.",
         ))
         .build();
     let mut document = OpenApiBuilder::new().info(info).build();

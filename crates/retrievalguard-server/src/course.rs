@@ -160,7 +160,7 @@ impl Course<'_> {
             drop(permit);
             let outcome = test.outcome();
             let guarantee =
-                Guarantee::new(outcome.verdict, label.as_deref(), self.guarantees.alpha, outcome.samples);
+                Guarantee::new(outcome.verdict, label.as_deref(), self.guarantees, outcome.samples);
             tell(News::Step(Step {
                 samples: outcome.samples,
                 verdict: guarantee.verdict,
@@ -215,7 +215,7 @@ impl Course<'_> {
         items: Vec<Item>,
     ) -> Answer {
         let Guarantee { verdict, label, radius, unbounded, statement } =
-            Guarantee::new(verdict, candidate.as_deref(), self.guarantees.alpha, samples);
+            Guarantee::new(verdict, candidate.as_deref(), self.guarantees, samples);
         Answer {
             verdict,
             label,

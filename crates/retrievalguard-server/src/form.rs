@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::multipart::MultipartError;
+use axum::extract::multipart::{Field as MultipartField, MultipartError};
 use axum::extract::{FromRequest, Multipart, Request};
 use futures_util::StreamExt;
 use hyper::{StatusCode, header};
@@ -17,11 +17,14 @@ use crate::problem::Problem;
 /// Longest text of a parameter.
 const LONGEST: usize = 4_096;
 
-/// How many times the largest body is read for the sake of an answer.
-const PATIENCE: usize = 8;
+/// Most bytes of a refused body that are read for the sake of the answer.
+const PATIENCE: usize = 64 << 20;
+
+/// Longest that a refused body is read.
+const DRAINING: Duration = Duration::from_secs(5);
 
 /// Longest that a client may take to send its body.
-const SENDING: Duration = Duration::from_secs(30);
+const SENDING: Duration = Duration::from_secs(15);
 
 /// Parameters by name, each given once.
 #[derive(Debug, Default)]
@@ -143,31 +146,31 @@ impl Form {
         if let Some(found) = announced.and_then(|length| length.parse::<usize>().ok())
             && found > bytes
         {
+            drain(request).await;
             let message = format!("the body has {found} bytes, wanted at most {bytes}");
-            // A client that is still sending hears nothing; one that waits to be asked is not asked.
-            if !request.headers().contains_key(header::EXPECT) {
-                swallow(request, PATIENCE * bytes).await;
-            }
             return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
         }
-        let fields = Fields::of_address(request.uri().query(), known)?;
-        let mut form = Self { pictures: Vec::new(), fields };
+        let mut form = match Fields::of_address(request.uri().query(), known) {
+            Ok(fields) => Self { pictures: Vec::new(), fields },
+            Err(problem) => {
+                drain(request).await;
+                return Err(problem);
+            }
+        };
         let kind = request.headers().get(header::CONTENT_TYPE);
         let kind = kind.map_or("", |kind| kind.to_str().unwrap_or("?")).to_ascii_lowercase();
         if kind.starts_with("multipart/form-data") {
             let parts = Multipart::from_request(request, &()).await;
             let mut parts = parts.map_err(|error| Problem::bad_request(error.body_text()))?;
+            let mut fault = None;
             while let Some(part) = parts.next_field().await.map_err(refused)? {
-                let name = part.name().unwrap_or("").to_owned();
-                if name == "picture" {
-                    if form.pictures.len() == most {
-                        return Err(Problem::bad_request(format!("the form has more than {most} pictures")));
-                    }
-                    form.pictures.push(part.bytes().await.map_err(refused)?);
-                } else {
-                    let text = part.text().await.map_err(refused)?;
-                    form.fields.add(&name, text, known)?;
+                // After a fault the rest is read all the same, so that the client hears of it.
+                if let Err(problem) = form.take(part, known, most).await {
+                    fault.get_or_insert(problem);
                 }
+            }
+            if let Some(problem) = fault {
+                return Err(problem);
             }
         } else if kind.is_empty()
             || kind.starts_with("image/")
@@ -176,6 +179,7 @@ impl Form {
             let bytes = Bytes::from_request(request, &()).await;
             form.pictures.push(bytes.map_err(|error| of_status(error.status(), error.body_text()))?);
         } else {
+            drain(request).await;
             let kind: String = kind.chars().take(80).collect();
             return Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -191,9 +195,27 @@ impl Form {
             ));
         }
         if let Some(place) = form.pictures.iter().position(Bytes::is_empty) {
-            return Err(Problem::bad_request(format!("picture {} has no bytes", place + 1)));
+            let message = format!("picture {} has no bytes, wanted a JPEG, PNG or WebP file", place + 1);
+            return Err(Problem::bad_request(message));
         }
         Ok(form)
+    }
+
+    /// One part of a form.
+    async fn take(&mut self, part: MultipartField<'_>, known: &[&str], most: usize) -> Result<(), Problem> {
+        let Some(name) = part.name().map(ToOwned::to_owned) else {
+            return Err(Problem::bad_request(
+                "a part of the form has no name, wanted `picture` or a parameter's",
+            ));
+        };
+        if name != "picture" {
+            return self.fields.add(&name, part.text().await.map_err(refused)?, known);
+        }
+        if self.pictures.len() == most {
+            return Err(Problem::bad_request(format!("the form has another picture, wanted at most {most}")));
+        }
+        self.pictures.push(part.bytes().await.map_err(refused)?);
+        Ok(())
     }
 
     /// The only picture.
@@ -202,16 +224,25 @@ impl Form {
     }
 }
 
-/// Reads a body that is not wanted, up to a point.
-async fn swallow(request: Request, most: usize) {
-    let mut body = request.into_body().into_data_stream();
-    let mut read = 0;
-    while let Some(Ok(piece)) = body.next().await {
-        read += piece.len();
-        if read > most {
-            return;
-        }
+/// Reads the body of a request that is refused, up to a point: a client that is still sending hears nothing.
+///
+/// One that waits to be asked for its body is not asked.
+pub(crate) async fn drain(request: Request) {
+    if request.headers().contains_key(header::EXPECT) {
+        return;
     }
+    let reading = async {
+        let mut body = request.into_body().into_data_stream();
+        let mut read = 0;
+        while let Some(Ok(piece)) = body.next().await {
+            read += piece.len();
+            if read > PATIENCE {
+                return;
+            }
+        }
+    };
+    // Whoever is slower has to do without the words.
+    let _ = tokio::time::timeout(DRAINING, reading).await;
 }
 
 fn refused(error: MultipartError) -> Problem {

@@ -20,6 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
+use hyper::StatusCode;
 use retrievalguard::storage::atomic;
 use retrievalguard::{SampleCount, Seed, TargetRadius};
 use serde::{Deserialize, Serialize};
@@ -69,6 +70,9 @@ pub(crate) struct JobRequest {
     pub(crate) request_id: String,
     /// Seconds since 1970.
     pub(crate) created: u64,
+    /// Who asked, as clients are told apart.
+    #[serde(default)]
+    pub(crate) client: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -167,31 +171,32 @@ impl Jobs {
             let Some(id) = path.file_name().and_then(|name| name.to_str()).filter(|name| is_id(name)) else {
                 continue;
             };
-            match jobs.load(id, &path) {
+            match jobs.load(id, &path)? {
                 Some(job) => {
                     jobs.line().jobs.insert(id.to_owned(), Arc::new(job));
                 }
                 // Without a request it was never accepted.
-                None => fs::remove_dir_all(&path)?,
+                None => clear_away(&path)?,
             }
         }
         Ok(jobs)
     }
 
-    fn load(&self, id: &str, folder: &Path) -> Option<Job> {
-        let request: JobRequest = serde_json::from_slice(&fs::read(folder.join(REQUEST)).ok()?).ok()?;
+    /// A job as it was left; `None` if it was never accepted. What cannot be read is an error, never forgotten.
+    fn load(&self, id: &str, folder: &Path) -> io::Result<Option<Job>> {
+        let Some(request) = read::<JobRequest>(&folder.join(REQUEST))? else { return Ok(None) };
         let answers: Vec<Option<Answer>> = (0..request.pictures)
-            .map(|place| serde_json::from_slice(&fs::read(folder.join(answer_name(place))).ok()?).ok())
-            .collect();
-        let ended: Option<Ended> =
-            fs::read(folder.join(ENDED)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+            .map(|place| read(&folder.join(answer_name(place))))
+            .collect::<io::Result<_>>()?;
+        let ended: Option<Ended> = read(&folder.join(ENDED))?;
         let state = match &ended {
             Some(ended) => ended.state,
             None if answers.iter().all(Option::is_some) => JobState::Finished,
             None => JobState::Queued,
         };
         let passes = answers.iter().flatten().map(|answer| u64::from(answer.samples + answer.pilot)).sum();
-        Some(self.job(id, request, folder, state, answers, ended.and_then(|ended| ended.error), passes))
+        let error = ended.and_then(|ended| ended.error);
+        Ok(Some(self.job(id, request, folder, state, answers, error, passes)))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the only place where a job is put together")]
@@ -220,6 +225,9 @@ impl Jobs {
 
     /// Accepts a job: once this returns, the job outlives the service.
     pub(crate) fn accept(&self, request: JobRequest, pictures: &[Bytes]) -> Result<Arc<Job>, Problem> {
+        if self.is_closed() {
+            return Err(Problem::closing());
+        }
         self.make_room()?;
         let id = crate::random_name().map_err(Problem::internal)?;
         let folder = self.folder.join(&id);
@@ -240,12 +248,8 @@ impl Jobs {
         }
         let answers = vec![None; request.pictures];
         let job = Arc::new(self.job(&id, request, &folder, JobState::Queued, answers, None, 0));
-        let mut line = self.line();
-        if line.closed {
-            return Err(Problem::closing());
-        }
-        line.jobs.insert(id, Arc::clone(&job));
-        drop(line);
+        // It is on the disk: if the service is ending, the next one runs it.
+        self.line().jobs.insert(id, Arc::clone(&job));
         self.arrived.notify_all();
         Ok(job)
     }
@@ -275,12 +279,20 @@ impl Jobs {
         // The request goes first: a folder without it is no job.
         let removed =
             fs::remove_file(job.folder.join(REQUEST)).and_then(|()| fs::remove_dir_all(&job.folder));
-        removed.map_err(Problem::internal)
+        match removed {
+            // Somebody else was asked to do the same.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(Problem::internal),
+        }
     }
 
     /// Calls a job off, or forgets one that is over.
-    pub(crate) fn end(&self, id: &str) -> Result<(), Problem> {
+    pub(crate) fn end(&self, id: &str, may_end: impl Fn(&JobRequest) -> bool) -> Result<(), Problem> {
         let job = self.find(id)?;
+        if !may_end(&job.request) {
+            let message = "the job is another client's, wanted its own token or one that may write";
+            return Err(Problem::new(StatusCode::FORBIDDEN, "not_yours", message));
+        }
         if job.state().is_over() {
             return self.forget(&job);
         }
@@ -402,15 +414,20 @@ impl Job {
 
     /// The job is over without all of its answers.
     pub(crate) fn over(&self, state: JobState, error: Option<String>) -> Result<(), Problem> {
+        // Held while it is written down: a job ends once.
+        let mut course = self.course();
+        if course.state.is_over() {
+            return Ok(());
+        }
         let text = serde_json::to_vec(&Ended { state, error: error.clone() }).map_err(Problem::internal)?;
         atomic::write(&self.folder.join(ENDED), &text).map_err(Problem::internal)?;
-        let mut course = self.course();
         course.state = state;
         course.error = error;
-        if let Some(ticket) = &course.ticket {
+        let ticket = course.ticket.clone();
+        drop(course);
+        if let Some(ticket) = ticket {
             ticket.cancel();
         }
-        drop(course);
         self.tell();
         Ok(())
     }
@@ -459,6 +476,32 @@ impl Job {
             error: course.error.clone(),
         }
     }
+}
+
+/// A JSON file; `None` if it is not there.
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
+    match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| named(error.into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(named(error)),
+    }
+}
+
+/// Removes what is left of a job that was never accepted; a folder with anything else in it is not ours.
+fn clear_away(folder: &Path) -> io::Result<()> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if !name.to_string_lossy().trim_start_matches('.').starts_with("picture-")
+            && !name.to_string_lossy().trim_start_matches('.').starts_with(REQUEST)
+        {
+            return Ok(());
+        }
+    }
+    fs::remove_dir_all(folder)
 }
 
 /// Seconds since 1970.

@@ -127,6 +127,12 @@ enum Order {
 
 type Reply = Sender<Result<Written, Problem>>;
 
+/// What a write does to the clean embeddings.
+enum Change {
+    Added { identity: String, clean: Vec<f32> },
+    Removed { identity: String },
+}
+
 /// How the plain retriever's gallery stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PlainState {
@@ -156,7 +162,8 @@ impl Keeper {
         let shown =
             Arc::new(Shown { snapshot: RwLock::new(snapshot), plain: Mutex::new(PlainState::Preparing) });
         let (orders, receiver) = sync_channel(WAITING);
-        let writer = Writer { live, clean: Clean::new(), ready: false, shown: Arc::clone(&shown) };
+        let plain = PlainState::Preparing;
+        let writer = Writer { live, clean: Clean::new(), plain, shown: Arc::clone(&shown) };
         let thread =
             std::thread::Builder::new().name("gallery".to_owned()).spawn(move || writer.run(&receiver));
         Ok(Self {
@@ -259,8 +266,8 @@ impl Keeper {
 struct Writer {
     live: LiveGallery,
     clean: Clean,
-    /// Whether `clean` has all items.
-    ready: bool,
+    /// Whether `clean` has all items, will have them, or is not needed.
+    plain: PlainState,
     shown: Arc<Shown>,
 }
 
@@ -288,7 +295,7 @@ impl Writer {
                     match stored {
                         Ok(path) => {
                             let Addition { identity, label, vector, clean, .. } = addition;
-                            asked.push((reply, 0, Some((identity.clone(), clean))));
+                            asked.push((reply, 0, Change::Added { identity: identity.clone(), clean }));
                             let item = NewItem { identity, label, vector };
                             edits.push(Edit::Add { item, path: Some(path) });
                         }
@@ -297,7 +304,7 @@ impl Writer {
                 }
                 Order::Remove(identity) => {
                     let rows = self.live.snapshot().gallery().rows_of(&identity).len();
-                    asked.push((reply, rows, None));
+                    asked.push((reply, rows, Change::Removed { identity: identity.clone() }));
                     edits.push(Edit::Remove { identity });
                 }
             }
@@ -307,9 +314,15 @@ impl Writer {
         }
         match self.live.write(edits) {
             Ok(outcomes) => {
-                for (outcome, (_, _, clean)) in outcomes.iter().zip(&asked) {
-                    if let (Ok(()), Some((identity, clean))) = (outcome, clean) {
-                        self.clean.insert(identity.clone(), clean.clone());
+                for (outcome, (_, _, change)) in outcomes.iter().zip(&asked) {
+                    match (outcome, change) {
+                        (Ok(()), Change::Added { identity, clean }) if self.plain != PlainState::Stored => {
+                            self.clean.insert(identity.clone(), clean.clone());
+                        }
+                        (Ok(()), Change::Removed { identity }) => {
+                            self.clean.remove(identity);
+                        }
+                        (Ok(()) | Err(_), Change::Added { .. } | Change::Removed { .. }) => {}
                     }
                 }
                 self.show();
@@ -333,7 +346,6 @@ impl Writer {
                 for (identity, vector) in clean {
                     self.clean.entry(identity).or_insert(vector);
                 }
-                self.ready = true;
                 PlainState::Own
             }
             None => {
@@ -341,14 +353,17 @@ impl Writer {
                 PlainState::Stored
             }
         };
+        self.plain = state;
         *self.shown.plain.lock().unwrap_or_else(PoisonError::into_inner) = state;
         answer(reply, Ok(Written { version: self.live.version().to_string(), rows: 0 }));
     }
 
     /// Shows the gallery as it is now.
     fn show(&mut self) {
-        let snapshot = Arc::new(Snapshot::new(&self.live, self.ready.then_some(&self.clean)));
-        if self.ready && snapshot.plain.is_none() {
+        let own = self.plain == PlainState::Own;
+        let snapshot = Arc::new(Snapshot::new(&self.live, own.then_some(&self.clean)));
+        if own && snapshot.plain.is_none() {
+            self.plain = PlainState::Stored;
             *self.shown.plain.lock().unwrap_or_else(PoisonError::into_inner) = PlainState::Stored;
         }
         *self.shown.snapshot.write().unwrap_or_else(PoisonError::into_inner) = snapshot;

@@ -1,9 +1,9 @@
 //! Who gets the encoder next: passes of all queries go through one set of threads, in shared batches.
 //!
 //! Every query has a [`Ticket`]. Its passes are served in the order of tickets, newcomers before those that have had
-//! much already: a ticket sinks a level each time its passes grow fourfold, and lower levels go first. One turn in
-//! [`OLDEST_EVERY`] belongs to the oldest ticket whatever its level, so that an expensive query is slowed down and never
-//! starved. What one ticket leaves of a batch is filled with the next, and a batch that fails is run again ticket by
+//! much already: a ticket sinks a level each time its passes grow fourfold, and lower levels go first; background
+//! tickets come last. Of four turns one belongs to the oldest ticket whatever its level and one to the oldest background
+//! ticket, so that an expensive query or job is slowed down and never starved. What one ticket leaves of a batch is filled with the next, and a batch that fails is run again ticket by
 //! ticket, so that nobody fails for another's picture. Dropping a ticket takes its passes out of the line.
 //!
 //! Noise is a function of its counters and the encoder treats every picture of a batch alike, so no result depends on
@@ -27,8 +27,12 @@ const FIRST_LEVEL: u64 = 2_048;
 /// The lowest level.
 const LEVELS: u32 = 5;
 
-/// One turn in so many goes to the oldest ticket.
-const OLDEST_EVERY: u64 = 4;
+/// Turns after which the order of turns begins again.
+const ROUND: u64 = 4;
+
+/// Which turn of a round is the oldest ticket's, and which the oldest background ticket's.
+const OLDEST: u64 = 0;
+const OLDEST_BACKGROUND: u64 = 2;
 
 /// Fewest passes worth a batch of their own while other threads are idle.
 const FEWEST: usize = 8;
@@ -78,10 +82,14 @@ struct Account {
     served: AtomicU64,
     waited: AtomicU64,
     cancelled: AtomicBool,
+    background: bool,
 }
 
 impl Account {
     fn level(&self) -> u32 {
+        if self.background {
+            return LEVELS + 1;
+        }
         let quotas = self.served.load(Ordering::Relaxed) / FIRST_LEVEL;
         if quotas == 0 { 0 } else { (1 + quotas.ilog2() / 2).min(LEVELS) }
     }
@@ -197,11 +205,21 @@ impl Scheduler {
 
     /// A place behind everyone who is here.
     pub fn ticket(&self) -> Ticket {
+        self.new_ticket(false)
+    }
+
+    /// A place behind everyone who is here or comes later, with a share of its own.
+    pub fn background_ticket(&self) -> Ticket {
+        self.new_ticket(true)
+    }
+
+    fn new_ticket(&self, background: bool) -> Ticket {
         let account = Account {
             number: self.shared.tickets.fetch_add(1, Ordering::Relaxed),
             served: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
+            background,
         };
         Ticket { account: Arc::new(account), shared: Arc::clone(&self.shared) }
     }
@@ -505,9 +523,16 @@ impl Shared {
         let mut room = self.batch.min(waiting.div_ceil(self.threads.get()).max(FEWEST));
         line.turn += 1;
         let mut portions = Vec::new();
-        if line.turn.is_multiple_of(OLDEST_EVERY)
-            && let Some(place) = line.tasks.keys().copied().min_by_key(|&(_, ticket, task)| (ticket, task))
-        {
+        let turn = line.turn % ROUND;
+        let mut places = line.tasks.keys().copied().filter(|&(level, ..)| match turn {
+            OLDEST => level <= LEVELS,
+            OLDEST_BACKGROUND => level > LEVELS,
+            _ => false,
+        });
+        let first = places.next();
+        let older =
+            |first: Place, next: Place| if (next.1, next.2) < (first.1, first.2) { next } else { first };
+        if let Some(place) = first.map(|first| places.fold(first, older)) {
             line.take_from(place, &mut room, &mut portions);
         }
         while room > 0

@@ -32,6 +32,9 @@ use crate::scheduler::{PassError, Prepared, Scheduler, Ticket};
 use crate::settings::{Guarantees, Settings};
 use crate::{OpenError, secret_seed};
 
+/// Halvings of the interval in which the smoothed retriever changes; each takes a pilot.
+const SMOOTHED_HALVINGS: u32 = 6;
+
 /// Sizes at which a search looks, as shares of the one that was asked for.
 const SIZES: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
 
@@ -88,6 +91,8 @@ pub(crate) struct Service {
     pub(crate) metrics: Metrics,
     /// Searches at once: they cost much and promise nothing.
     pub(crate) searches: Arc<Semaphore>,
+    /// Small pictures that are drawn at once; others wait without a thread.
+    pub(crate) drawing: Semaphore,
     pub(crate) closing: AtomicBool,
     background: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -117,6 +122,7 @@ impl Service {
                 sigma: settings.sigma,
                 alpha: settings.alpha,
                 pilot: settings.pilot,
+                input: embedder.contract().picture_shape(),
                 model: embedder.facts().hash.clone(),
                 contract: embedder.contract().hash(),
             },
@@ -125,6 +131,7 @@ impl Service {
             metrics: Metrics::new(settings.sigma.get()),
             perturbations: Store::default(),
             searches: Arc::new(Semaphore::new(1)),
+            drawing: Semaphore::new(settings.threads.get()),
             closing: AtomicBool::new(false),
             background: Mutex::default(),
             settings,
@@ -324,7 +331,7 @@ impl Service {
             }
             found = attacker.perturb(against, &asked, &question, share * size).map_err(failed)?;
         }
-        let shift = found
+        let shift: Vec<f64> = found
             .pixels
             .iter()
             .zip(&picture.pixels)
@@ -334,7 +341,45 @@ impl Service {
             Target::Plain => attacker.smallest_break(&asked, &question, &found).map_err(failed)?,
             Target::Smoothed => None,
         };
-        Ok((shift, broken_at.map(|broken| broken.norm)))
+        let mut broken_at = broken_at.map(|broken| broken.norm);
+        if target == Target::Smoothed {
+            broken_at = self.smoothed_break(picture, &shift, found.norm, label, ticket)?;
+        }
+        Ok((shift, broken_at))
+    }
+
+    /// The smallest size along a shift at which the smoothed retriever is seen to change, by pilots alone.
+    fn smoothed_break(
+        &self,
+        picture: &Arc<Prepared>,
+        shift: &[f64],
+        norm: f64,
+        label: &str,
+        ticket: &Ticket,
+    ) -> Result<Option<f64>, Problem> {
+        let changed = |share: f64| {
+            let moved = picture
+                .pixels
+                .iter()
+                .zip(shift)
+                .map(|(&pixel, shift)| (f64::from(pixel) + share * shift) as f32);
+            let moved = Prepared { identity: picture.identity.clone(), pixels: moved.collect() };
+            self.check(&moved)?;
+            Ok::<_, Problem>(self.guess(&Arc::new(moved), ticket)? != label)
+        };
+        if !changed(1.0)? {
+            return Ok(None);
+        }
+        let (mut low, mut high) = (0.0, 1.0);
+        for _ in 0..SMOOTHED_HALVINGS {
+            let middle = f64::midpoint(low, high);
+            if changed(middle)? {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        Ok(Some(high * norm))
     }
 
     /// Most passes that a search takes, for its progress.
@@ -398,7 +443,7 @@ impl Service {
     /// One job after the other, until the service ends.
     fn run_jobs(&self) {
         while let Some(job) = self.jobs.next() {
-            let ticket = Arc::new(self.scheduler.ticket());
+            let ticket = Arc::new(self.scheduler.background_ticket());
             if !job.begin(&ticket) {
                 continue;
             }
@@ -446,7 +491,7 @@ impl Service {
     /// Embeds the gallery's pictures without noise, for the plain retriever.
     fn prepare_plain(&self) {
         let started = Instant::now();
-        let ticket = self.scheduler.ticket();
+        let ticket = self.scheduler.background_ticket();
         let embed = |name: &str, bytes: &[u8]| {
             if self.is_closing() {
                 return None;

@@ -1,9 +1,12 @@
 //! Connections: accepted, timed, counted, and ended in an orderly way.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -15,6 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Sleep;
 use tower_service::Service as _;
 
 use crate::service::{Service, SharedSlopes};
@@ -22,6 +26,9 @@ use crate::{OpenError, Settings, api};
 
 /// Longest that a client may take to send the head of a request.
 const HEAD: Duration = Duration::from_secs(10);
+
+/// Longest that a client may take nothing of what is sent to it.
+const TAKING: Duration = Duration::from_secs(30);
 
 /// Threads that move bytes; the work is done elsewhere.
 const THREADS: usize = 2;
@@ -94,13 +101,16 @@ impl Serving {
         let mut stopping = self.stop.0.subscribe();
         loop {
             // A place first: beyond the limit, connections wait in the operating system.
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+            let next = async {
+                let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
+                Ok::<_, io::Error>((place, listener.accept().await?))
+            };
             let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+                accepted = next => accepted,
                 _ = stopping.wait_for(|stop| *stop) => break,
             };
             match accepted {
-                Ok((stream, address)) => {
+                Ok((place, (stream, address))) => {
                     let (router, stopping) = (router.clone(), self.stop.0.subscribe());
                     tokio::spawn(async move {
                         connection(stream, address, router, stopping).await;
@@ -125,6 +135,77 @@ impl Serving {
     }
 }
 
+/// A connection that ends when its client has not taken anything for too long.
+struct Impatient {
+    stream: TokioIo<TcpStream>,
+    waiting: Option<Pin<Box<Sleep>>>,
+}
+
+impl Impatient {
+    fn new(stream: TokioIo<TcpStream>) -> Self {
+        Self { stream, waiting: None }
+    }
+
+    /// Passes a result on, and counts the time in which there is none.
+    fn watched(
+        &mut self,
+        context: &mut Context<'_>,
+        result: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if result.is_ready() {
+            self.waiting = None;
+            return result;
+        }
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(TAKING)));
+        match waiting.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl hyper::rt::Read for Impatient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl hyper::rt::Write for Impatient {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watched(context, result)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
+        self.watched(context, result)
+    }
+}
+
 /// One connection, until its client leaves or the service ends.
 async fn connection(
     stream: TcpStream,
@@ -142,7 +223,7 @@ async fn connection(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
-        .serve_connection(TokioIo::new(stream), answer);
+        .serve_connection(Impatient::new(TokioIo::new(stream)), answer);
     let mut connection = std::pin::pin!(connection);
     let stopped = async move {
         // An error means that nobody can stop the service any more.

@@ -45,7 +45,7 @@ impl Default for Limits {
             top_k: 100,
             seconds: 30,
             queue: 64,
-            per_client: 64,
+            per_client: 32,
             jobs: 256,
             job_pictures: 100,
             connections: 1_024,
@@ -87,6 +87,8 @@ pub(crate) struct Guarantees {
     pub(crate) sigma: Sigma,
     pub(crate) alpha: Alpha,
     pub(crate) pilot: SampleCount,
+    /// Channels, height and width of what the encoder gets.
+    pub(crate) input: [usize; 3],
     /// SHA-256 of the model file.
     pub(crate) model: String,
     /// SHA-256 of the contract.

@@ -86,7 +86,7 @@ struct LimitArgs {
     /// Requests that are answered at once; more are sent away
     #[arg(long, default_value = "64", help_heading = "Limits")]
     queue: NonZeroUsize,
-    /// Of these, requests of one client; all by default
+    /// Of these, requests of one client; half of them by default
     #[arg(long, help_heading = "Limits")]
     per_client: Option<NonZeroUsize>,
     /// Open connections
@@ -140,7 +140,7 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
             job_samples: limits.max_job_samples.get(),
             seconds: limits.max_seconds.get() as u64,
             queue: limits.queue.get(),
-            per_client: limits.per_client.unwrap_or(limits.queue).get(),
+            per_client: limits.per_client.map_or(limits.queue.get().div_ceil(2), NonZeroUsize::get),
             connections: limits.connections.get(),
             ..usual
         },

@@ -305,7 +305,8 @@ fn what_is_too_much_or_no_picture_is_refused_with_its_reason() {
 #[test]
 fn a_full_house_sends_clients_away_with_a_time_to_come_back() {
     let sandbox = Sandbox::indexed();
-    let service = Service::start(&sandbox, "--queue 2 --max-samples 1000000 --max-seconds 600");
+    let service =
+        Service::start(&sandbox, "--queue 2 --per-client 2 --max-samples 1000000 --max-seconds 600");
     let picture = query_picture(&sandbox);
     let other = Sandbox::indexed();
     let limited = Service::start_line(
@@ -380,6 +381,7 @@ fn a_query_that_takes_too_long_is_ended() {
     assert!(answer.header("retry-after").is_some());
     let message = answer.expect(503)["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("1 s"), "{message}");
+    service.wait_for("the place is free", |service| metric(service, "retrievalguard_requests_inside") == 0.0);
     let events = service.stream("/v1/query?samples=10000000", &picture);
     let (name, error) = events.last().unwrap();
     assert_eq!(name, "error");
@@ -519,7 +521,7 @@ fn the_openapi_document_names_every_address() {
 }
 
 /// The interpreter of `target/venv`; `None` where that may be missing and is.
-fn python(test: &str) -> Option<std::path::PathBuf> {
+pub(crate) fn python(test: &str) -> Option<std::path::PathBuf> {
     let executable = std::env::current_exe().unwrap();
     let found =
         executable.ancestors().map(|folder| folder.join("venv/bin/python")).find(|python| python.exists());

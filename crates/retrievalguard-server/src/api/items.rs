@@ -1,11 +1,15 @@
 //! The gallery: look, add, remove.
 
-use std::sync::Arc;
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use futures_util::stream;
 use hyper::StatusCode;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard_encoder::picture::{PictureFormat, PictureLimits, RgbPicture};
@@ -13,7 +17,7 @@ use retrievalguard_report::picture::Thumbnail;
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::layers::Context;
+use super::layers::{Context, enter};
 use super::stream::run;
 use crate::form::{Fields, Form, ItemForm};
 use crate::keeper::Snapshot;
@@ -23,6 +27,9 @@ use crate::service::Service;
 
 /// Most items of one page of the list.
 const PAGE: u64 = 200;
+
+/// Bytes of an original that are read at once.
+const PIECE: u64 = 256 << 10;
 
 /// Longest side of a picture that is sent.
 const SIDE: usize = 192;
@@ -199,7 +206,7 @@ pub(crate) async fn add(
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let place = service.admission.enter(&context.client, service.scheduler.speed())?;
+    let (place, request) = enter(&service, &context, request).await?;
     let form = Form::read(request, &["label", "identity"], 1, service.settings.limits.body_bytes).await?;
     let label =
         form.fields.text("label").ok_or_else(|| Problem::bad_request("parameter `label` is missing"))?;
@@ -325,19 +332,22 @@ pub(crate) async fn picture(
     // Where pictures are is the gallery's own knowledge; nothing of a request becomes a path.
     let file = snapshot.picture_path(row).ok_or_else(missing)?;
     if original {
-        let read = tokio::task::spawn_blocking(move || std::fs::read(file).ok());
-        let bytes = read.await.map_err(Problem::internal)?.ok_or_else(missing)?;
-        let kind = PictureFormat::of(&bytes).ok_or_else(missing)?;
-        return Ok(sent(media_type(kind), bytes));
+        let opened = tokio::task::spawn_blocking(move || Original::open(&file));
+        let original = opened.await.map_err(Problem::internal)?.ok_or_else(missing)?;
+        return Ok(sent(media_type(original.format), original.into_body()));
     }
     let name = identity.clone();
+    let turn = service.drawing.acquire().await.map_err(Problem::internal)?;
+    let own = Arc::clone(&service);
     let drawn = tokio::task::spawn_blocking(move || {
+        let service = own;
         let _permit = service.permits.take();
         let limits = PictureLimits { pixels: service.settings.limits.pixels, ..PictureLimits::default() };
         let picture = RgbPicture::from_path(&file, &limits).ok()?;
         Thumbnail::new(&name, &picture, SIDE).ok()
     });
     let drawn = drawn.await.map_err(Problem::internal)?.ok_or_else(missing)?;
+    drop(turn);
     Ok(shown(&drawn))
 }
 
@@ -351,15 +361,56 @@ fn media_type(format: PictureFormat) -> &'static str {
 
 /// A small picture as an answer.
 pub(super) fn shown(picture: &Thumbnail) -> Response {
-    sent(picture.media_type(), picture.bytes().to_vec())
+    sent(picture.media_type(), picture.bytes().to_vec().into())
 }
 
-fn sent(kind: &'static str, bytes: Vec<u8>) -> Response {
+/// A stored picture that is sent piece by piece, so that no file is held in memory for a client that does not read.
+struct Original {
+    file: File,
+    format: PictureFormat,
+    first: Vec<u8>,
+}
+
+impl Original {
+    /// Opens a file that is a picture.
+    fn open(path: &std::path::Path) -> Option<Self> {
+        let mut file = File::open(path).ok()?;
+        let first = piece(&mut file).ok()?;
+        let format = PictureFormat::of(&first)?;
+        Some(Self { file, format, first })
+    }
+
+    fn into_body(self) -> Body {
+        let state = (Some(self.first), Arc::new(Mutex::new(self.file)));
+        Body::from_stream(stream::unfold(state, |(first, file)| async move {
+            if let Some(first) = first {
+                return Some((Ok(first), (None, file)));
+            }
+            let own = Arc::clone(&file);
+            let read = tokio::task::spawn_blocking(move || {
+                piece(&mut own.lock().unwrap_or_else(PoisonError::into_inner))
+            });
+            match read.await.map_err(io::Error::other).and_then(|piece| piece) {
+                Ok(piece) if piece.is_empty() => None,
+                result => Some((result, (None, file))),
+            }
+        }))
+    }
+}
+
+/// The next bytes of a file; none at its end.
+fn piece(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(PIECE).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn sent(kind: &'static str, content: Body) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
         (header::CACHE_CONTROL, HeaderValue::from_static("private, max-age=60")),
     ];
-    (headers, bytes).into_response()
+    (headers, content).into_response()
 }
 
 /// A gallery without an item
@@ -385,18 +436,25 @@ pub(crate) struct Removed {
         (status = 403, description = "The token may not write, or not from here", body = ErrorBody),
         (status = 404, description = "No such item", body = ErrorBody),
         (status = 409, description = "It is the last one", body = ErrorBody),
-        (status = 503, description = "Shutting down", body = ErrorBody),
+        (status = 429, description = "Too many requests of this client at once", body = ErrorBody),
+        (status = 503, description = "Busy, or shutting down", body = ErrorBody),
     ),
     security((), ("bearer" = [])),
     tag = "gallery"
 )]
 pub(crate) async fn remove(
     State(service): State<Arc<Service>>,
+    Extension(context): Extension<Context>,
     path: Identity,
 ) -> Result<Json<Removed>, Problem> {
     let identity = identity(path)?;
+    let place = service.admission.enter(&context.client, service.scheduler.speed())?;
     row(&service.keeper.current(), &identity)?;
-    let written = tokio::task::spawn_blocking(move || service.keeper.remove(identity));
+    let written = tokio::task::spawn_blocking(move || {
+        let written = service.keeper.remove(identity);
+        drop(place);
+        written
+    });
     let written = written.await.map_err(Problem::internal)??;
     Ok(Json(Removed { removed: written.rows, gallery: written.version }))
 }

@@ -11,9 +11,10 @@ use hyper::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::layers::{Context, empty};
+use super::layers::{Context, empty, enter};
 use super::query::{KNOWN, QueryParameters, Wishes};
 use super::stream::events_of;
+use crate::access::Role;
 use crate::form::{Form, QueryForm};
 use crate::jobs::{JobReport, JobRequest, JobState, JobSummary, now};
 use crate::problem::{ErrorBody, Problem};
@@ -75,7 +76,7 @@ pub(crate) async fn accept(
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let place = service.admission.enter(&context.client, service.scheduler.speed())?;
+    let (place, request) = enter(&service, &context, request).await?;
     let limits = service.settings.limits;
     let form = Form::read(request, &KNOWN, limits.job_pictures, service.settings.limits.body_bytes).await?;
     let wishes = Wishes::new(&service, &form.fields, limits.job_samples)?;
@@ -87,6 +88,7 @@ pub(crate) async fn accept(
         seed: secret_seed().map_err(Problem::internal)?,
         request_id: context.request_id,
         created: now(),
+        client: context.client,
     };
     let accepted = tokio::task::spawn_blocking(move || {
         // A picture that cannot be read is said so now, not in an hour.
@@ -150,15 +152,22 @@ pub(crate) async fn show(State(service): State<Arc<Service>>, path: Id) -> Resul
         (status = 204, description = "Done"),
         (status = 400, description = "The address is not text", body = ErrorBody),
         (status = 401, description = "No known token", body = ErrorBody),
-        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 403, description = "Another client's job, or not from here", body = ErrorBody),
         (status = 404, description = "No such job", body = ErrorBody),
     ),
     security((), ("bearer" = [])),
     tag = "jobs"
 )]
-pub(crate) async fn end(State(service): State<Arc<Service>>, path: Id) -> Result<Response, Problem> {
+pub(crate) async fn end(
+    State(service): State<Arc<Service>>,
+    Extension(context): Extension<Context>,
+    path: Id,
+) -> Result<Response, Problem> {
     let id = id(path)?;
-    tokio::task::spawn_blocking(move || service.jobs.end(&id)).await.map_err(Problem::internal)??;
+    let may_end = move |job: &JobRequest| job.client == context.client || context.role == Some(Role::Write);
+    tokio::task::spawn_blocking(move || service.jobs.end(&id, may_end))
+        .await
+        .map_err(Problem::internal)??;
     Ok(empty(StatusCode::NO_CONTENT))
 }
 

@@ -9,11 +9,18 @@ use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use hyper::StatusCode;
+use hyper::{Method, StatusCode};
+use tracing::Instrument;
 
 use crate::access::{Role, check_origin, client_key};
+use crate::admission::Place;
+use crate::form::drain;
 use crate::problem::Problem;
 use crate::service::Service;
+
+/// Methods that are counted by name; what a stranger invents is not.
+const KNOWN_METHODS: [Method; 6] =
+    [Method::GET, Method::HEAD, Method::POST, Method::DELETE, Method::OPTIONS, Method::PUT];
 
 /// Longest request id that is taken over from a client.
 const LONGEST_ID: usize = 64;
@@ -67,7 +74,8 @@ pub(crate) async fn name_and_log(
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = route.unwrap_or_else(|| "unknown".to_owned());
     let method = request.method().clone();
-    let mut response = next.run(request).await;
+    let span = tracing::info_span!("request", request_id);
+    let mut response = next.run(request).instrument(span).await;
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
         response = finished(&problem, &request_id, response);
     }
@@ -77,9 +85,10 @@ pub(crate) async fn name_and_log(
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let (status, time) = (response.status().as_u16(), started.elapsed());
-    service.metrics.request(method.as_str(), &route, status, time);
+    let counted = if KNOWN_METHODS.contains(&method) { method.as_str() } else { "other" };
+    service.metrics.request(counted, &route, status, time);
     let milliseconds = (time.as_secs_f64() * 1e4).round() / 10.0;
-    tracing::info!(request_id, %method, route, status, milliseconds, client = %address, "request");
+    tracing::info!(request_id, method = counted, route, status, milliseconds, client = %address, "request");
     response
 }
 
@@ -119,6 +128,7 @@ pub(crate) async fn guard(State(service): State<Arc<Service>>, request: Request,
     if service.settings.tokens.is_empty()
         && let Err(problem) = check_origin(request.method(), request.headers())
     {
+        drain(request).await;
         return problem.into_response();
     }
     let path = request.uri().path();
@@ -130,13 +140,31 @@ pub(crate) async fn guard(State(service): State<Arc<Service>>, request: Request,
             Role::Write
         };
         let context = request.extensions().get::<Context>();
-        let allowed =
-            context.map_or(Err(Problem::internal("a request has no context")), |own| own.require(role));
+        let allowed = match context {
+            Some(context) => context.require(role),
+            None => Err(Problem::internal("a request has no context")),
+        };
         if let Err(problem) = allowed {
+            drain(request).await;
             return problem.into_response();
         }
     }
     next.run(request).await
+}
+
+/// Takes a place for a request; one that is sent away is heard out first.
+pub(crate) async fn enter(
+    service: &Service,
+    context: &Context,
+    request: Request,
+) -> Result<(Place, Request), Problem> {
+    match service.admission.enter(&context.client, service.scheduler.speed()) {
+        Ok(place) => Ok((place, request)),
+        Err(problem) => {
+            drain(request).await;
+            Err(problem)
+        }
+    }
 }
 
 /// An empty answer with a status.

@@ -16,7 +16,7 @@ use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::items::shown;
-use super::layers::Context;
+use super::layers::{Context, enter};
 use super::stream::{Teller, events, run, wants_events};
 use crate::answer::{Item, VerdictWord};
 use crate::course::{Ask, milliseconds};
@@ -76,7 +76,7 @@ pub(crate) struct Made {
     against: Option<Target>,
     /// Size within which was searched
     size: f64,
-    /// Smallest size at which the plain retriever was seen to change, along this direction
+    /// Smallest size at which the attacked retriever was seen to change, along this direction; of the smoothed one by an estimate
     broken_at: Option<f64>,
     /// The answer at size zero
     label: String,
@@ -127,7 +127,7 @@ pub(crate) async fn make(
     request: Request,
 ) -> Result<Response, Problem> {
     let streamed = wants_events(request.headers());
-    let place = service.admission.enter(&context.client, service.scheduler.speed())?;
+    let (place, request) = enter(&service, &context, request).await?;
     let form =
         Form::read(request, &["kind", "against", "size", "label"], 1, service.settings.limits.body_bytes)
             .await?;
@@ -256,6 +256,8 @@ pub(crate) struct Look {
     norm: f64,
     /// The answer at size zero
     label: String,
+    /// Version of the gallery that was searched
+    gallery: String,
     plain: PlainLook,
     smoothed: SmoothedLook,
     milliseconds: f64,
@@ -329,8 +331,8 @@ pub(crate) async fn look(
             radius: answer.radius,
             samples: answer.samples,
         };
-        let label = perturbation.label.clone();
-        Ok(Look { size, norm, label, plain, smoothed, milliseconds: milliseconds(started) })
+        let (label, gallery) = (perturbation.label.clone(), answer.hashes.gallery);
+        Ok(Look { size, norm, label, gallery, plain, smoothed, milliseconds: milliseconds(started) })
     };
     Ok(Json(run(&ticket, limit, work).await?))
 }
@@ -381,10 +383,14 @@ pub(crate) async fn picture(
     let fields = Fields::of_address(uri.query(), &["size"])?;
     let size = size(&fields)?.ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
     let perturbation = service.perturbations.find(&id)?;
+    let turn = Arc::clone(&service);
+    let turn = turn.drawing.acquire().await.map_err(Problem::internal)?;
     let drawn = tokio::task::spawn_blocking(move || {
         let _permit = service.permits.take();
         let (moved, _) = perturbation.at(size);
         Thumbnail::of_input("perturbed", &moved.pixels, service.embedder.contract())
     });
-    Ok(shown(&drawn.await.map_err(Problem::internal)?.map_err(Problem::internal)?))
+    let drawn = drawn.await.map_err(Problem::internal)?.map_err(Problem::internal)?;
+    drop(turn);
+    Ok(shown(&drawn))
 }

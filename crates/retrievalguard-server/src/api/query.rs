@@ -8,7 +8,7 @@ use axum::{Extension, Json};
 use retrievalguard::{SampleCount, TargetRadius};
 use utoipa::IntoParams;
 
-use super::layers::Context;
+use super::layers::{Context, enter};
 use super::stream::{Teller, events, run, wants_events};
 use crate::answer::Answer;
 use crate::course::{Ask, News};
@@ -61,7 +61,7 @@ impl Wishes {
 ///
 /// The picture is the body itself, or the part `picture` of a form. With `Accept: text/event-stream` the answer comes as
 /// events: `first` after the pilot, `radius` for every certified radius (they never shrink, and all of them hold together
-/// with probability 1 − alpha), then `done` with the answer or `error`.
+/// with probability 1 − alpha; if the samples turn against the label, the answer is an abstention), then `done` with the answer or `error`.
 #[utoipa::path(
     post,
     path = "/v1/query",
@@ -98,7 +98,7 @@ pub(crate) async fn query(
     request: Request,
 ) -> Result<Response, Problem> {
     let streamed = wants_events(request.headers());
-    let place = service.admission.enter(&context.client, service.scheduler.speed())?;
+    let (place, request) = enter(&service, &context, request).await?;
     let form = Form::read(request, &KNOWN, 1, service.settings.limits.body_bytes).await?;
     let wishes = Wishes::new(&service, &form.fields, service.settings.limits.samples)?;
     let passes = u64::from(wishes.samples.get()) + u64::from(service.settings.pilot.get());
@@ -117,6 +117,9 @@ pub(crate) async fn query(
             request_id: context.request_id,
         })
     };
+    if service.keeper.current().gallery().label_count() < 2 {
+        return Err(retrievalguard::certificate::CertificateError::NoNegatives.into());
+    }
     if streamed {
         // What is wrong with the picture is a status, not an event.
         let own = Arc::clone(&service);

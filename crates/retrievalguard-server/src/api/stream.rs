@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use futures_util::stream;
 use serde::Serialize;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout_at};
+use tracing::Span;
 
 use crate::problem::Problem;
 use crate::scheduler::Ticket;
@@ -41,7 +43,8 @@ pub(crate) async fn run<T: Send + 'static>(
 ) -> Result<T, Problem> {
     let _call_off = CallOff(Arc::clone(ticket));
     let own = Arc::clone(ticket);
-    let working = tokio::task::spawn_blocking(move || work(&own));
+    let span = Span::current();
+    let working = tokio::task::spawn_blocking(move || span.in_scope(|| work(&own)));
     ended(tokio::time::timeout(limit, working).await, limit)
 }
 
@@ -86,9 +89,15 @@ pub(crate) fn events<T: Serialize + Send + 'static>(
     let own = Arc::clone(&ticket);
     let last = teller.clone();
     let id = request_id.clone();
-    tokio::task::spawn_blocking(move || match work(&own, &teller) {
-        Ok(answer) => last.tell("done", &answer),
-        Err(problem) => last.tell("error", &problem.body(&id)),
+    let span = Span::current();
+    tokio::task::spawn_blocking(move || {
+        span.in_scope(|| {
+            let result = catch_unwind(AssertUnwindSafe(|| work(&own, &teller)));
+            match result.unwrap_or_else(|_| Err(Problem::internal("a streamed answer panicked"))) {
+                Ok(answer) => last.tell("done", &answer),
+                Err(problem) => last.tell("error", &problem.body(&id)),
+            }
+        });
     });
     let late = too_long(limit).body(&request_id);
     let late = Event::default().event("error").json_data(late).unwrap_or_default();

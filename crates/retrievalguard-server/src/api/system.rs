@@ -90,6 +90,7 @@ pub(super) async fn method_not_allowed(request: Request) -> Response {
     if request.method() == hyper::Method::OPTIONS {
         return empty(StatusCode::METHOD_NOT_ALLOWED);
     }
-    let message = format!("{} cannot be asked of this address", request.method());
+    let method: String = request.method().as_str().chars().take(20).collect();
+    let message = format!("{method} cannot be asked of this address");
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).into_response()
 }
