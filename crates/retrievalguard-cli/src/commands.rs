@@ -14,6 +14,7 @@ mod explain;
 mod export;
 mod import;
 mod index;
+mod merge;
 mod openapi;
 mod query;
 mod recall;
@@ -22,6 +23,7 @@ mod run_directory;
 mod serve;
 #[cfg(feature = "train")]
 mod train;
+mod worker;
 
 use std::io::Write;
 use std::path::Path;
@@ -38,6 +40,10 @@ pub(crate) enum Command {
     Index(index::IndexArgs),
     /// Certify queries against a gallery, or certify embeddings made elsewhere
     Certify(Box<certify::CertifyArgs>),
+    /// Do tasks of a run that `certify --share` wrote
+    Worker(worker::WorkerArgs),
+    /// Put the parts of a shared run together, to the bytes of a run on one machine
+    Merge(merge::MergeArgs),
     /// Retrieve for one picture, with a guarantee or an abstention
     Query(query::QueryArgs),
     /// Serve a gallery over HTTP, with a page: answers carry guarantees
@@ -78,6 +84,8 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Draw(arguments) => draw::run(arguments, out),
         Command::Index(arguments) => index::run(arguments, out),
         Command::Certify(arguments) => certify::run(arguments, out),
+        Command::Worker(arguments) => worker::run(arguments, out),
+        Command::Merge(arguments) => merge::run(arguments, out),
         Command::Query(arguments) => query::run(arguments, out),
         Command::Serve(arguments) => serve::run(arguments, out),
         Command::Openapi(arguments) => openapi::run(arguments, out),

@@ -28,7 +28,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use attack::{AttackReport, AttackRequest, AttackTarget, attack};
-pub use certify::{CertifyReport, CertifyRequest, LeaveOneOut, certify, check_gallery};
+pub use certify::{
+    Asked, CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, Procedure, QueryAnswer, QueryCertifier,
+    QueryOutcome, certify, check_gallery,
+};
 pub use index::{IndexReport, IndexRequest, index};
 
 use crate::contract::Contract;
@@ -153,15 +156,23 @@ pub trait Observer: Sync {
 ///
 /// A file that cannot be read is a broken picture like others: what happens to it is not decided here.
 pub fn data_set_digest(records: &[Record]) -> Digest {
-    let mut text = String::new();
-    for record in records {
+    digest_of_pictures(records.iter().map(|record| {
         let pixels = match &record.source {
             PictureSource::File(path) => Digest::of_file(path).ok(),
             PictureSource::Grey { pixels, .. } => Some(Digest::of_bytes(pixels)),
         };
         let crop = record.crop.map(|crop| [crop.left, crop.top, crop.right, crop.bottom]);
-        let line = serde_json::json!([record.identity, record.label, crop, pixels]);
-        text.push_str(&line.to_string());
+        (record.identity.as_str(), record.label.as_str(), crop, pixels)
+    }))
+}
+
+/// The same from identities, labels, boxes (left, top, right, bottom) and digests of the pictures' bytes.
+pub fn digest_of_pictures<'a>(
+    pictures: impl Iterator<Item = (&'a str, &'a str, Option<[usize; 4]>, Option<Digest>)>,
+) -> Digest {
+    let mut text = String::new();
+    for (identity, label, crop, pixels) in pictures {
+        text.push_str(&serde_json::json!([identity, label, crop, pixels]).to_string());
         text.push('\n');
     }
     Digest::of_bytes(text.as_bytes())

@@ -1,12 +1,12 @@
 //! `retrievalguard certify`: queries and a gallery in, one certificate per query out.
 
 use std::io::Write;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::certify_samples;
-use super::run_directory::{Inputs, Tables, log_run, write_tables};
+use super::run_directory::{Inputs, Places, Tables, log_run, used, write_tables};
 use crate::arguments::{Certificates, DataArgs, EngineArgs, tell_skipped};
 use crate::progress::{Progress, tell};
 use anyhow::bail;
@@ -20,7 +20,9 @@ use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery, contract_difference,
+    data_set_digest,
 };
+use retrievalguard_worker::{RunStore, Sharing, share};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -79,6 +81,12 @@ pub(crate) struct CertifyArgs {
     /// Project embeddings above the norm bound instead of refusing them
     #[arg(long)]
     pub(super) project: bool,
+    /// Write the run for workers to this directory or address (s3://, gs://, az://) instead of running it
+    #[arg(long, value_name = "RUN", help_heading = "Many machines")]
+    share: Option<String>,
+    /// Samples per task of a shared run; whole queries by default
+    #[arg(long, value_name = "SAMPLES", requires = "share", help_heading = "Many machines")]
+    chunk: Option<NonZeroU32>,
     /// Write the table as JSON lines, too
     #[arg(long)]
     jsonl: bool,
@@ -169,20 +177,36 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     };
     let checked = check_gallery(&stored, request.gallery_name, &embedder, arguments.sigma);
     checked.map_err(|error| with_contract(error, gallery, &embedder))?;
+    let tables =
+        Tables { jsonl: arguments.jsonl, tsv: arguments.tsv, recall_at_k: arguments.top_k.get() > 1 };
+    let described = (queries.as_path(), arguments.data.format().name(), arguments.data.boxes());
+    if let Some(address) = &arguments.share {
+        let places = Places::new(described, gallery, model, arguments.contract.as_deref())?;
+        return share_run(&request, address, arguments.chunk, (gallery, model), (&places, tables), out);
+    }
     print_plan(&request)?;
     let started = Instant::now();
     let progress = Progress::new("certifying");
     let result = certify(&request, &arguments.out.join("certify.journal"), &progress);
     progress.finish();
     let report = result?;
-    let tables =
-        Tables { jsonl: arguments.jsonl, tsv: arguments.tsv, recall_at_k: arguments.top_k.get() > 1 };
-    let described = (queries.as_path(), arguments.data.format().name(), arguments.data.boxes());
-    Inputs::new((described, &records), gallery, model, arguments.contract.as_deref(), &report)?
-        .write(&arguments.out)?;
+    let places = Places::new(described, gallery, model, arguments.contract.as_deref())?;
+    Inputs::new(places, data_set_digest(&used(&records, &report)), &report).write(&arguments.out)?;
     write_tables(&arguments.out, &report, tables)?;
     log_run(&arguments.out, &request, &report, started)?;
     tell_resumed(&report);
+    tell_left_out(&report);
+    if arguments.json {
+        let mut lines = Vec::new();
+        report.table.json_lines_to(&mut lines)?;
+        out.write_all(&lines)?;
+        return Ok(());
+    }
+    print_rows(&report, &arguments.out, out)
+}
+
+/// Says which queries saw less of the gallery, and which pictures were left out.
+pub(super) fn tell_left_out(report: &CertifyReport) {
     if report.left_out > 0 {
         tell(format_args!(
             "leave-one-out: {} queries were kept from finding themselves in the gallery",
@@ -196,7 +220,32 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         ));
     }
     tell_skipped(&report.skipped);
-    print_rows(arguments, &report, out)
+}
+
+/// What `merge` finds in a shared run again.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(super) struct Notes {
+    pub(super) places: Places,
+    pub(super) jsonl: bool,
+    pub(super) tsv: bool,
+}
+
+/// Writes the run where workers find it.
+fn share_run(
+    request: &CertifyRequest<'_>,
+    address: &str,
+    chunk: Option<NonZeroU32>,
+    (gallery, model): (&Path, &Path),
+    (places, tables): (&Places, Tables),
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let notes = Notes { places: places.clone(), jsonl: tables.jsonl, tsv: tables.tsv };
+    let sharing = Sharing { model, gallery, chunk, notes: serde_json::to_value(notes)? };
+    let progress = Progress::new("sharing");
+    let tasks = share(&RunStore::open(address)?, request, sharing, &progress);
+    progress.finish();
+    writeln!(out, "{} tasks for `retrievalguard worker --run {address}`", tasks?)?;
+    Ok(())
 }
 
 /// Adds to a mismatch in which fields the contracts differ, where the gallery has kept its own.
@@ -283,13 +332,8 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-fn print_rows(arguments: &CertifyArgs, report: &CertifyReport, out: &mut dyn Write) -> anyhow::Result<()> {
-    if arguments.json {
-        let mut lines = Vec::new();
-        report.table.json_lines_to(&mut lines)?;
-        out.write_all(&lines)?;
-        return Ok(());
-    }
+/// One line per certificate, and where the table is.
+pub(super) fn print_rows(report: &CertifyReport, folder: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     let table = &report.table;
     for &name in table.certificates() {
         let radii: Vec<Radius> =
@@ -306,7 +350,7 @@ fn print_rows(arguments: &CertifyArgs, report: &CertifyReport, out: &mut dyn Wri
             samples
         )?;
     }
-    writeln!(out, "{}", arguments.out.join("certificates.parquet").display())?;
+    writeln!(out, "{}", folder.join("certificates.parquet").display())?;
     Ok(())
 }
 

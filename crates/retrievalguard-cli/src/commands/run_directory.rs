@@ -128,23 +128,30 @@ pub(super) struct Inputs {
     pub(super) pictures: Digest,
 }
 
-impl Inputs {
-    /// The inputs of this very command, with paths that hold wherever they are read.
+/// The command that was given, and where its inputs lay then.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Places {
+    command: Vec<String>,
+    directory: PathBuf,
+    queries: PathBuf,
+    format: String,
+    boxes: String,
+    gallery: PathBuf,
+    model: PathBuf,
+    contract: Option<PathBuf>,
+}
+
+impl Places {
+    /// The places of this very command, with paths that hold wherever they are read.
     pub(super) fn new(
-        (queries, records): ((&Path, &str, Boxes), &[Record]),
+        (path, format, boxes): (&Path, &str, Boxes),
         gallery: &Path,
         model: &Path,
         contract: Option<&Path>,
-        report: &CertifyReport,
     ) -> anyhow::Result<Self> {
         let absolute = |path: &Path| {
             std::path::absolute(path).with_context(|| format!("`{}` has no place", path.display()))
         };
-        let (path, format, boxes) = queries;
-        let rows = report.table.rows().iter().map(|row| row.identity.clone()).zip(report.excluded.clone());
-        let skipped: HashSet<&str> = report.skipped.iter().map(|(identity, _)| identity.as_str()).collect();
-        let used: Vec<Record> =
-            records.iter().filter(|record| !skipped.contains(record.identity.as_str())).cloned().collect();
         Ok(Self {
             command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
             directory: std::env::current_dir().context("the working directory has no place")?,
@@ -154,9 +161,23 @@ impl Inputs {
             gallery: absolute(gallery)?,
             model: absolute(model)?,
             contract: contract.map(absolute).transpose()?,
-            excluded: rows.filter(|(_, rows)| !rows.is_empty()).collect(),
-            pictures: data_set_digest(&used),
         })
+    }
+}
+
+/// The records that are in a report's table.
+pub(super) fn used(records: &[Record], report: &CertifyReport) -> Vec<Record> {
+    let skipped: HashSet<&str> = report.skipped.iter().map(|(identity, _)| identity.as_str()).collect();
+    records.iter().filter(|record| !skipped.contains(record.identity.as_str())).cloned().collect()
+}
+
+impl Inputs {
+    /// The inputs of a run whose table stands on pictures with this digest.
+    pub(super) fn new(places: Places, pictures: Digest, report: &CertifyReport) -> Self {
+        let rows = report.table.rows().iter().map(|row| row.identity.clone()).zip(report.excluded.clone());
+        let Places { command, directory, queries, format, boxes, gallery, model, contract } = places;
+        let excluded = rows.filter(|(_, rows)| !rows.is_empty()).collect();
+        Self { command, directory, queries, format, boxes, gallery, model, contract, excluded, pictures }
     }
 
     pub(super) fn write(&self, folder: &Path) -> anyhow::Result<()> {

@@ -22,3 +22,4 @@ mod serve;
 mod serve_client;
 #[cfg(feature = "train")]
 mod train;
+mod workers;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::path::Path;
 
 use retrievalguard::certificate::{
@@ -14,7 +15,9 @@ use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Journal, Opened};
 use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
-use retrievalguard::{Alpha, Embedder, Excess, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
+use retrievalguard::{
+    Alpha, Embedder, Excess, Picture, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -95,14 +98,164 @@ pub struct CertifyReport {
     pub description: serde_json::Value,
 }
 
-/// What is journalled of one query.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Answer {
+/// How one query is certified: everything but the query, the noise and the gallery.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Procedure {
+    /// Noise level.
+    pub sigma: Sigma,
+    /// Failure probability of one certificate.
+    pub alpha: Alpha,
+    /// Samples on which every choice is made.
+    pub pilot: SampleCount,
+    /// Certifying samples; the cap if a target radius is given.
+    pub samples: SampleCount,
+    /// The certificates wanted, in order, each once.
+    pub certificates: Vec<CertificateName>,
+    /// Radii for Recall@1 to Recall@k under `half-space`.
+    pub top_k: usize,
+    /// A radius to decide with as few samples as possible, under `half-space`.
+    pub target: Option<TargetRadius>,
+}
+
+/// A query as it is asked: who it is, what is right, and what it must not see.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// Identity of the query.
+    pub identity: &'a str,
+    /// Its true label.
+    pub label: &'a str,
+    /// Rows of the gallery that it must not see.
+    pub excluded: &'a [usize],
+}
+
+/// What came of one query, as journals and parts keep it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueryAnswer {
     retrieved: String,
     retrieved_label: String,
     nearest_wrong: Option<WrongItem>,
     cells: Vec<(CertificateName, Verdict, u32)>,
     deeper: Vec<Verdict>,
+}
+
+/// What came of one query, or why it was left out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueryOutcome {
+    /// It was certified, or not.
+    Done(QueryAnswer),
+    /// Its picture is broken.
+    Skipped(String),
+}
+
+/// What is decided about a run before anything is drawn.
+#[derive(Clone, Debug)]
+pub struct CertifyPlan {
+    /// How each query is certified.
+    pub procedure: Procedure,
+    /// Rows of the gallery that each query must not see.
+    pub excluded: Vec<Vec<usize>>,
+    /// Queries that are kept from finding themselves.
+    pub left_out: usize,
+    /// Queries that share an identity with a gallery item which may or may not be the same picture.
+    pub namesakes: usize,
+    /// What the run is made with, as it will stand in the table's metadata.
+    pub description: serde_json::Value,
+}
+
+impl CertifyPlan {
+    /// Holds gallery and encoder against each other and finds out what each query must not see.
+    pub fn new(request: &CertifyRequest<'_>) -> Result<Self, PipelineError> {
+        let embedder = request.embedder;
+        let manifest = &request.gallery.manifest;
+        check_gallery(request.gallery, request.gallery_name, embedder, request.sigma)?;
+        let data_set = data_set_digest(request.queries);
+        let selves = Selves::find(request, data_set);
+        let left_out = selves.excluded.iter().filter(|rows| !rows.is_empty()).count();
+        let mut certificates = request.certificates.to_vec();
+        certificates.sort_unstable();
+        certificates.dedup();
+        let description = json!({
+            "command": "certify",
+            "tool": env!("CARGO_PKG_VERSION"),
+            "sigma": request.sigma,
+            "alpha": request.alpha,
+            "pilot": request.pilot,
+            "samples": request.samples,
+            "certificates": certificates,
+            "top_k": request.top_k,
+            "target_radius": request.target,
+            "seed": request.seed,
+            "leave_one_out": left_out,
+            "excluded_rows": Digest::of_json(&json!(selves.excluded)),
+            "project": request.excess == Excess::Project,
+            "model": embedder.facts().hash,
+            "quantised": embedder.facts().quantised,
+            "contract": embedder.contract().hash(),
+            "engine": embedder.report().to_string(),
+            "queries": data_set,
+            "gallery_vectors": manifest.vectors_file.sha256,
+            "gallery_items": manifest.items_file.sha256,
+        });
+        let procedure = Procedure {
+            sigma: request.sigma,
+            alpha: request.alpha,
+            pilot: request.pilot,
+            samples: request.samples,
+            certificates,
+            top_k: request.top_k,
+            target: request.target,
+        };
+        let Selves { excluded, namesakes } = selves;
+        Ok(Self { procedure, excluded, left_out, namesakes, description })
+    }
+
+    /// The report of a run from what came of every query, in order.
+    pub fn report<'q>(
+        self,
+        queries: impl Iterator<Item = (&'q str, &'q str)>,
+        outcomes: Vec<QueryOutcome>,
+        resumed: usize,
+    ) -> Result<CertifyReport, PipelineError> {
+        let (mut rows, mut deeper, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+        let mut excluded = Vec::new();
+        for (((identity, label), outcome), own) in queries.zip(outcomes).zip(self.excluded) {
+            match outcome {
+                QueryOutcome::Done(answer) => {
+                    let QueryAnswer { retrieved, retrieved_label, nearest_wrong, cells, deeper: further } =
+                        answer;
+                    let certificates: BTreeMap<CertificateName, Cell> = cells
+                        .into_iter()
+                        .map(|(name, verdict, samples)| (name, Cell { verdict, samples }))
+                        .collect();
+                    rows.push(ResultRow {
+                        identity: identity.to_owned(),
+                        label: label.to_owned(),
+                        retrieved,
+                        retrieved_label,
+                        nearest_wrong,
+                        certificates,
+                    });
+                    deeper.push(further);
+                    excluded.push(own);
+                }
+                QueryOutcome::Skipped(reason) => skipped.push((identity.to_owned(), reason)),
+            }
+        }
+        if rows.is_empty() {
+            return Err(PipelineError::NothingLeft { skipped: skipped.len() });
+        }
+        Ok(CertifyReport {
+            table: ResultTable::new(self.procedure.sigma, self.procedure.certificates, rows)?,
+            deeper,
+            skipped,
+            resumed,
+            left_out: self.left_out,
+            namesakes: self.namesakes,
+            excluded,
+            description: self.description,
+        })
+    }
 }
 
 /// Certifies every query; `journal` is where progress is kept and `journal` alone decides what is left to do.
@@ -112,44 +265,15 @@ pub fn certify(
     observer: &dyn Observer,
 ) -> Result<CertifyReport, PipelineError> {
     let embedder = request.embedder;
-    let manifest = &request.gallery.manifest;
-    check_gallery(request.gallery, request.gallery_name, embedder, request.sigma)?;
-    let data_set = data_set_digest(request.queries);
-    let selves = Selves::find(request, data_set);
-    let left_out = selves.excluded.iter().filter(|rows| !rows.is_empty()).count();
-    let mut certificates = request.certificates.to_vec();
-    certificates.sort_unstable();
-    certificates.dedup();
-    let report = embedder.report();
-    let description = json!({
-        "command": "certify",
-        "tool": env!("CARGO_PKG_VERSION"),
-        "sigma": request.sigma,
-        "alpha": request.alpha,
-        "pilot": request.pilot,
-        "samples": request.samples,
-        "certificates": certificates,
-        "top_k": request.top_k,
-        "target_radius": request.target,
-        "seed": request.seed,
-        "leave_one_out": left_out,
-        "excluded_rows": Digest::of_json(&json!(selves.excluded)),
-        "project": request.excess == Excess::Project,
-        "model": embedder.facts().hash,
-        "quantised": embedder.facts().quantised,
-        "contract": embedder.contract().hash(),
-        "engine": report.to_string(),
-        "queries": data_set,
-        "gallery_vectors": manifest.vectors_file.sha256,
-        "gallery_items": manifest.items_file.sha256,
-    });
+    let plan = CertifyPlan::new(request)?;
+    let description = &plan.description;
     if let Some(folder) = journal_path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
     }
-    let key = Digest::of_json(&description);
-    let Opened { journal, records, .. } = Journal::open_or_create(journal_path, key, &description)?;
+    let key = Digest::of_json(description);
+    let Opened { journal, records, .. } = Journal::open_or_create(journal_path, key, description)?;
     let total = request.queries.len();
-    let mut entries: Vec<Option<Entry<Answer>>> = vec![None; total];
+    let mut entries: Vec<Option<Entry<QueryAnswer>>> = vec![None; total];
     let resumed = replay(&records, journal_path, request.broken, &mut entries)?;
     let todo: Vec<usize> = (0..total).filter(|&position| entries[position].is_none()).collect();
 
@@ -161,21 +285,16 @@ pub fn certify(
         .excess(request.excess)
         .threads(within);
     let loader = Loader::new(request.queries, embedder.contract().preparation(), request.broken);
-    let mut certifier = Certifier::new(&request.gallery.gallery, request.sigma, request.alpha);
-    if let Some(samples) =
-        manifest.provenance.samples.and_then(|count| SampleCount::new(u64::from(count)).ok())
-    {
-        certifier = certifier.gallery_samples(samples);
-    }
-    let job = Job { request, certificates: &certificates, certifier, smoother };
+    let certifier = QueryCertifier::new(&plan.procedure, request.gallery);
     let journal = Run::new(journal, todo, total, observer).finish(workers, |position| {
         let entry = match (loader.load(position), request.broken) {
             (Ok(loaded), _) => {
-                let pixels = input_values(embedder.contract(), &loaded.record.identity, loaded.picture)?;
-                Entry::Done {
-                    position,
-                    result: job.query(loaded.record, &pixels, &selves.excluded[position])?,
-                }
+                let Record { identity, label, .. } = loaded.record;
+                let pixels = input_values(embedder.contract(), identity, loaded.picture)?;
+                let picture = Picture { identity, pixels: &pixels };
+                let asked = Asked { identity, label, excluded: &plan.excluded[position] };
+                let draw = |stage, range| Ok(smoother.samples(&picture, stage, range)?);
+                Entry::Done { position, result: certifier.answer(&asked, draw)? }
             }
             (Err(error), BrokenPictures::Skip) => Entry::Skipped { position, reason: error.to_string() },
             (Err(error), BrokenPictures::Fatal) => return Err(error.into()),
@@ -184,48 +303,21 @@ pub fn certify(
     })?;
     drop(journal);
     // What was written is what is read: the table is built from the journal alone.
-    let Opened { records, .. } = Journal::open_or_create(journal_path, key, &description)?;
+    let Opened { records, .. } = Journal::open_or_create(journal_path, key, description)?;
     replay(&records, journal_path, request.broken, &mut entries)?;
-
-    let (mut rows, mut deeper, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
-    let mut excluded = Vec::new();
-    for ((record, entry), own) in request.queries.iter().zip(entries).zip(selves.excluded) {
-        match entry {
-            Some(Entry::Done { result, .. }) => {
-                let Answer { retrieved, retrieved_label, nearest_wrong, cells, deeper: further } = result;
-                let certificates: BTreeMap<CertificateName, Cell> = cells
-                    .into_iter()
-                    .map(|(name, verdict, samples)| (name, Cell { verdict, samples }))
-                    .collect();
-                rows.push(ResultRow {
-                    identity: record.identity.clone(),
-                    label: record.label.clone(),
-                    retrieved,
-                    retrieved_label,
-                    nearest_wrong,
-                    certificates,
-                });
-                deeper.push(further);
-                excluded.push(own);
-            }
-            Some(Entry::Skipped { reason, .. }) => skipped.push((record.identity.clone(), reason)),
-            None => return Err(PipelineError::Stopped { done: rows.len(), total }),
-        }
-    }
-    if rows.is_empty() {
-        return Err(PipelineError::NothingLeft { skipped: skipped.len() });
-    }
-    let table = ResultTable::new(request.sigma, certificates.clone(), rows)?;
-    Ok(CertifyReport {
-        table,
-        deeper,
-        skipped,
-        resumed,
-        left_out,
-        namesakes: selves.namesakes,
-        excluded,
-        description,
-    })
+    let done = entries.iter().flatten().count();
+    let outcomes: Option<Vec<QueryOutcome>> = entries
+        .into_iter()
+        .map(|entry| {
+            Some(match entry? {
+                Entry::Done { result, .. } => QueryOutcome::Done(result),
+                Entry::Skipped { reason, .. } => QueryOutcome::Skipped(reason),
+            })
+        })
+        .collect();
+    let outcomes = outcomes.ok_or(PipelineError::Stopped { done, total })?;
+    let queries = request.queries.iter().map(|record| (record.identity.as_str(), record.label.as_str()));
+    plan.report(queries, outcomes, resumed)
 }
 
 /// Holds the gallery called `name` against queries of this encoder: same sigma, model, contract, dimension and norm bound.
@@ -296,44 +388,58 @@ impl Selves {
     }
 }
 
-/// What one query needs.
-struct Job<'a> {
-    request: &'a CertifyRequest<'a>,
-    certificates: &'a [CertificateName],
+/// Certifies queries against one gallery, from samples that someone draws.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryCertifier<'a> {
+    procedure: &'a Procedure,
     certifier: Certifier<'a>,
-    smoother: Smoother<'a>,
 }
 
-impl Job<'_> {
-    fn query(&self, record: &Record, pixels: &[f32], excluded: &[usize]) -> Result<Answer, PipelineError> {
-        let gallery = self.certifier.gallery();
-        let label = gallery.label_named(&record.label);
-        let question = Question::new(label.map_or(Positives::Absent, Positives::Label), excluded.to_vec());
-        let picture = Picture { identity: &record.identity, pixels };
-        let pilot = self.smoother.samples(&picture, Stage::Pilot, 0..self.request.pilot.get())?;
-        let refused =
-            |source: CertificateError| PipelineError::Certificate { query: record.identity.clone(), source };
+impl<'a> QueryCertifier<'a> {
+    /// A certifier for one gallery.
+    pub fn new(procedure: &'a Procedure, gallery: &'a GalleryDirectory) -> Self {
+        let mut certifier = Certifier::new(&gallery.gallery, procedure.sigma, procedure.alpha);
+        let samples = gallery.manifest.provenance.samples;
+        if let Some(samples) = samples.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
+            certifier = certifier.gallery_samples(samples);
+        }
+        Self { procedure, certifier }
+    }
 
-        let (certifying, cells, deeper) = match self.request.target {
+    /// Certifies one query; `draw` gives the samples of a stage and range.
+    pub fn answer(
+        &self,
+        asked: &Asked<'_>,
+        draw: impl Fn(Stage, Range<u32>) -> Result<Samples, PipelineError>,
+    ) -> Result<QueryAnswer, PipelineError> {
+        let (gallery, procedure) = (self.certifier.gallery(), self.procedure);
+        let label = gallery.label_named(asked.label);
+        let question =
+            Question::new(label.map_or(Positives::Absent, Positives::Label), asked.excluded.to_vec());
+        let pilot = draw(Stage::Pilot, 0..procedure.pilot.get())?;
+        let refused = |source: CertificateError| PipelineError::Certificate {
+            query: asked.identity.to_owned(),
+            source,
+        };
+
+        let (certifying, cells, deeper) = match procedure.target {
             Some(target) => {
-                let options = AdaptiveOptions::new(target, self.request.samples);
+                let options = AdaptiveOptions::new(target, procedure.samples);
                 let test =
                     AdaptiveTest::new(&self.certifier, &pilot, &question, &options).map_err(refused)?;
-                let draw = |range| Ok(self.smoother.samples(&picture, Stage::Certify, range)?);
-                let run = test.run(draw, refused)?;
+                let run = test.run(|range| draw(Stage::Certify, range), refused)?;
                 let cell = (CertificateName::HalfSpace, run.outcome.verdict, run.outcome.samples);
                 (run.samples.unwrap_or(pilot), vec![cell], Vec::new())
             }
             None => {
-                let certifying =
-                    self.smoother.samples(&picture, Stage::Certify, 0..self.request.samples.get())?;
+                let certifying = draw(Stage::Certify, 0..procedure.samples.get())?;
                 let query = SampledQuery { pilot, certifying };
-                let mut cells = Vec::with_capacity(self.certificates.len());
+                let mut cells = Vec::with_capacity(procedure.certificates.len());
                 let mut deeper = Vec::new();
-                for &name in self.certificates {
+                for &name in &procedure.certificates {
                     let outcome = if name == CertificateName::HalfSpace {
                         let options =
-                            HalfSpaceOptions { top_k: self.request.top_k, ..HalfSpaceOptions::default() };
+                            HalfSpaceOptions { top_k: procedure.top_k, ..HalfSpaceOptions::default() };
                         let outcome =
                             self.certifier.half_space(&query, &question, &options).map_err(refused)?;
                         deeper = outcome.verdicts[1..].to_vec();
@@ -357,6 +463,6 @@ impl Job<'_> {
         let found = self.certifier.retrieve(&certifying, &question.excluded).map_err(refused)?;
         let (retrieved, retrieved_label) = found.map(name).unwrap_or_default();
         let nearest_wrong = sides.negative.map(name).map(|(identity, label)| WrongItem { identity, label });
-        Ok(Answer { retrieved, retrieved_label, nearest_wrong, cells, deeper })
+        Ok(QueryAnswer { retrieved, retrieved_label, nearest_wrong, cells, deeper })
     }
 }

@@ -1,0 +1,220 @@
+//! Runs that many machines share, on one machine.
+
+use std::time::{Duration, Instant};
+
+use crate::sandbox::{ENCODER, PICTURES, Sandbox};
+
+/// Certifies alone, and shares the same run under several cuts; all tables must be equal.
+fn shared(sandbox: &Sandbox, run: &str, flags: &str) {
+    let line = format!(
+        "certify pictures --gallery gallery {ENCODER} --samples 300 --pilot 60 --certificate all --jsonl"
+    );
+    sandbox.run(&format!("{line} --share {run} {flags}")).succeeds();
+}
+
+fn single(sandbox: &Sandbox) {
+    let line = format!(
+        "certify pictures --gallery gallery {ENCODER} --samples 300 --pilot 60 --certificate all --jsonl"
+    );
+    sandbox.run(&format!("{line} --out single")).succeeds();
+}
+
+fn same_bytes(sandbox: &Sandbox, merged: &str) {
+    for file in ["certificates.parquet", "certificates.jsonl", "run.json"] {
+        assert!(
+            sandbox.bytes(&format!("single/{file}")) == sandbox.bytes(&format!("{merged}/{file}")),
+            "{file} of {merged} differs"
+        );
+    }
+}
+
+#[test]
+fn any_cut_into_tasks_and_shares_gives_the_bytes_of_one_machine() {
+    let sandbox = Sandbox::indexed();
+    single(&sandbox);
+    for (run, flags, shares) in [("whole", "", 3), ("cut", "--chunk 77", 4), ("one", "--chunk 300", 1)] {
+        shared(&sandbox, run, flags);
+        // Shares in another order than theirs, one of them twice.
+        for index in (0..shares).rev().chain([0]) {
+            let line = format!("worker --run {run} --engine rten --threads 1 --index {index} --of {shares}");
+            sandbox.run(&line).succeeds();
+        }
+        sandbox.run(&format!("merge --run {run} --out merged-{run}")).succeeds();
+        same_bytes(&sandbox, &format!("merged-{run}"));
+        // What comes of it can be explained like any run.
+        let explained = sandbox.run(&format!("explain class-1/2.png --run merged-{run} --engine rten"));
+        explained.succeeds().prints(&["radius"]);
+    }
+    // The same run shared again is the same run; another one is told to go elsewhere.
+    shared(&sandbox, "whole", "");
+    let other = format!("certify pictures --gallery gallery {ENCODER} --samples 301 --share whole");
+    sandbox.run(&other).fails(2, &["`whole` holds another run already"]);
+}
+
+#[test]
+fn a_worker_that_is_killed_again_and_again_ends_with_the_same_bytes() {
+    let sandbox = Sandbox::indexed();
+    single(&sandbox);
+    shared(&sandbox, "run", "--chunk 50");
+    sandbox.run("merge --run run --out merged").fails(2, &["210 of 210 parts", "the pilot of query"]);
+    let parts = |sandbox: &Sandbox| std::fs::read_dir(sandbox.path("run/parts")).map_or(0, Iterator::count);
+    for wanted in [20, 60, 110] {
+        let mut worker = sandbox.start("worker --run run --engine rten --threads 1");
+        let started = Instant::now();
+        while parts(&sandbox) < wanted && started.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        worker.kill().unwrap();
+        worker.wait().unwrap();
+        assert!(parts(&sandbox) >= wanted, "{} parts", parts(&sandbox));
+    }
+    sandbox.run("worker --run run --engine rten").succeeds().tells(&["tasks were done before"]);
+    sandbox.run("merge --run run --out merged").succeeds();
+    same_bytes(&sandbox, "merged");
+}
+
+#[test]
+fn schedulers_of_array_jobs_say_which_share_is_whose() {
+    let sandbox = Sandbox::indexed();
+    single(&sandbox);
+    shared(&sandbox, "run", "");
+    let with = |variables: &str, flags: &str| {
+        sandbox.run_in_bash(
+            &format!("{variables} exec \"$0\" \"$@\""),
+            &format!("worker --run run --engine rten {flags}"),
+        )
+    };
+    let tasks = PICTURES / 3;
+    let done = format!("{tasks} of {PICTURES} tasks are done");
+    with("SLURM_ARRAY_TASK_ID=5 SLURM_ARRAY_TASK_MIN=4 SLURM_ARRAY_TASK_COUNT=3", "")
+        .succeeds()
+        .prints(&[&done]);
+    with("SLURM_ARRAY_TASK_ID=4 SLURM_ARRAY_TASK_MIN=4 SLURM_ARRAY_TASK_COUNT=3", "")
+        .succeeds()
+        .prints(&[&done]);
+    with("JOB_COMPLETION_INDEX=2", "").fails(2, &["JOB_COMPLETION_INDEX", "--of"]);
+    with("JOB_COMPLETION_INDEX=2", "--of 3").succeeds().prints(&[&done]);
+    with("SLURM_ARRAY_TASK_ID=x", "").fails(2, &["SLURM_ARRAY_TASK_ID is `x`"]);
+    sandbox.run("merge --run run --out merged").succeeds();
+    same_bytes(&sandbox, "merged");
+}
+
+#[test]
+fn what_does_not_fit_a_run_is_refused_by_name() {
+    let sandbox = Sandbox::indexed();
+    sandbox.run("worker --run nowhere").fails(2, &["`nowhere` has no run.json"]);
+    sandbox.run("worker --run ftp://host/run").fails(2, &["ftp://host/run"]);
+    sandbox.run("worker --run x --tasks 5..2").fails(2, &["5..2"]);
+    sandbox.run("worker --run x --index 3 --of 3").fails(2, &["share 3 of 3"]);
+    shared(&sandbox, "run", "--chunk 100");
+    let target =
+        format!("certify pictures --gallery gallery {ENCODER} --target-radius 0.1 --share t --chunk 9");
+    sandbox.run(&target).fails(2, &["--chunk"]);
+    sandbox.run("worker --run run --engine rten").succeeds();
+    // A part that was changed is told by name, and made again once it is gone.
+    let mut part = sandbox.bytes("run/parts/000003-002");
+    let last = part.len() - 1;
+    part[last] ^= 1;
+    sandbox.write("run/parts/000003-002", &part);
+    sandbox.run("merge --run run --out merged").fails(2, &["parts/000003-002", "changed"]);
+    std::fs::remove_file(sandbox.path("run/parts/000003-002")).unwrap();
+    sandbox.run("worker --run run --engine rten").succeeds();
+    sandbox.run("merge --run run --out merged").succeeds();
+    single(&sandbox);
+    same_bytes(&sandbox, "merged");
+    let mut picture = sandbox.bytes("run/pictures/000000");
+    picture[20] ^= 1;
+    sandbox.write("run/pictures/000000", &picture);
+    std::fs::remove_file(sandbox.path("run/parts/000000-000")).unwrap();
+    sandbox.run("worker --run run --engine rten").fails(2, &["pictures/000000", "sha256"]);
+}
+
+#[cfg(feature = "cloud")]
+mod object_store {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A server that speaks S3, on a free port.
+    struct ObjectServer {
+        child: Child,
+        port: u16,
+    }
+
+    impl Drop for ObjectServer {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    impl ObjectServer {
+        /// Starts moto from `target/venv`, with a bucket called `bucket`; `None` where it may be missing and is.
+        fn start(test: &str) -> Option<Self> {
+            let python = crate::serve::python(test)?;
+            let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let mut command = Command::new(&python);
+            command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &port.to_string()]);
+            let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            let server = Self { child, port };
+            let started = Instant::now();
+            while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+                assert!(started.elapsed() < Duration::from_secs(60), "moto did not start");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let address = format!("http://127.0.0.1:{port}/bucket");
+            let made = ureq::put(address).header("host", &format!("127.0.0.1:{port}")).send_empty();
+            assert!(made.is_ok_and(|answer| answer.status().is_success()), "the bucket could not be made");
+            Some(server)
+        }
+
+        /// The environment that leads to it.
+        fn environment(&self) -> String {
+            format!(
+                "AWS_ENDPOINT=http://127.0.0.1:{} AWS_ALLOW_HTTP=true AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=secret \
+                 AWS_REGION=us-east-1",
+                self.port
+            )
+        }
+    }
+
+    #[test]
+    fn a_run_in_an_object_store_survives_its_workers() {
+        let Some(server) = ObjectServer::start("a_run_in_an_object_store_survives_its_workers") else {
+            return;
+        };
+        let sandbox = Sandbox::indexed();
+        single(&sandbox);
+        let script = format!("{} exec \"$0\" \"$@\"", server.environment());
+        let run = |line: &str| sandbox.run_in_bash(&script, line);
+        let certify = format!(
+            "certify pictures --gallery gallery {ENCODER} --samples 300 --pilot 60 --certificate all --jsonl"
+        );
+        run(&format!("{certify} --share s3://bucket/runs/one --chunk 50")).succeeds().prints(&["210 tasks"]);
+        // Killed halfway, twice; then two workers at once, whose shares overlap with what is done.
+        let worker = "worker --run s3://bucket/runs/one --engine rten --threads 1 --cache cache";
+        for _ in 0..2 {
+            let mut child = Command::new("bash")
+                .args(["-c", &script, env!("CARGO_BIN_EXE_retrievalguard")])
+                .args(worker.split_whitespace())
+                .current_dir(sandbox.path("."))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(1_500));
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        std::thread::scope(|scope| {
+            for index in 0..2 {
+                let (run, worker) = (&run, &worker);
+                scope.spawn(move || run(&format!("{worker} --index {index} --of 2")).succeeds());
+            }
+        });
+        run("merge --run s3://bucket/runs/one --out merged").succeeds();
+        same_bytes(&sandbox, "merged");
+        assert!(sandbox.path("cache").is_dir());
+        run("worker --run s3://bucket/runs/none").fails(2, &["s3://bucket/runs/none", "no run.json"]);
+    }
+}

@@ -1,0 +1,168 @@
+//! Runs that many machines share: a manifest, tasks, parts, and their merge.
+//!
+//! A run lies in a directory or in an object store, and holds everything that a worker needs: the encoder, the gallery,
+//! the pictures and every parameter. It is cut into tasks, each a function of the run alone, and each task leaves one
+//! part under a name of its own. Workers need not know of each other: any number of them, killed and repeated at will,
+//! leave the same parts, and the merge puts them together in the order of the queries, to the bytes of a run on one
+//! machine.
+//!
+//! ```text
+//! run.json           what is asked, of whom, and the digests of everything below
+//! model.onnx         the encoder, and contract.toml how pictures are prepared for it
+//! gallery/           vectors.npy, items.jsonl, manifest.json
+//! pictures/000042    a query's picture, as it was read
+//! parts/000042-003   what a task made
+//! ```
+
+mod manifest;
+mod merging;
+mod part;
+mod sharing;
+mod store;
+mod task;
+mod working;
+
+use std::io;
+
+use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::manifest::StorageError;
+use retrievalguard_encoder::contract::ContractError;
+use retrievalguard_encoder::engine::EngineError;
+use retrievalguard_encoder::picture::PictureError;
+use retrievalguard_encoder::pipeline::PipelineError;
+
+pub use manifest::{RUN_FORMAT, RunManifest, SharedQuery};
+pub use merging::{Merged, merge};
+pub use sharing::{Sharing, share};
+pub use store::RunStore;
+pub use task::{Assignment, AssignmentError, Task};
+pub use working::{Worked, WorkerOptions, work};
+
+/// Why a shared run cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The address is none that can be used.
+    #[error("`{address}` is no place for a run: {reason}")]
+    Address {
+        /// The address as it was given.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An object could not be read or written.
+    #[error("`{name}` of run `{run}` cannot be {what}")]
+    Store {
+        /// The run.
+        run: String,
+        /// The object.
+        name: String,
+        /// What was tried.
+        what: &'static str,
+        /// What the store said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Nothing was shared there.
+    #[error("`{run}` has no run.json: nothing was shared there, or sharing was interrupted")]
+    NoRun {
+        /// The run.
+        run: String,
+    },
+    /// Another run lies there.
+    #[error("`{run}` holds another run already, wanted an empty place or the same run")]
+    Taken {
+        /// The run.
+        run: String,
+    },
+    /// The manifest is not one of ours.
+    #[error("run.json of `{run}` is not {wanted}")]
+    Manifest {
+        /// The run.
+        run: String,
+        /// What should stand there.
+        wanted: String,
+    },
+    /// What lies there is not what the manifest says.
+    #[error("`{name}` of run `{run}` has sha256 {found:.16}…, its manifest says {wanted:.16}…")]
+    Changed {
+        /// The run.
+        run: String,
+        /// The object.
+        name: String,
+        /// Its digest.
+        found: String,
+        /// The digest in the manifest.
+        wanted: String,
+    },
+    /// Last digits depend on who computes.
+    #[error("run `{run}` is to be computed by {wanted}, this worker has {found}")]
+    Engine {
+        /// The run.
+        run: String,
+        /// The worker's engine.
+        found: String,
+        /// The run's engine.
+        wanted: String,
+    },
+    /// Adaptive sampling decides as it goes which samples are wanted.
+    #[error("a target radius decides query by query how many samples are drawn, wanted no --chunk beside it")]
+    ChunkedTarget,
+    /// The merge needs every part.
+    #[error(
+        "{missing} of {total} parts of run `{run}` are missing, the first is that of {first}; run workers for it"
+    )]
+    Missing {
+        /// The run.
+        run: String,
+        /// How many are missing.
+        missing: usize,
+        /// How many there should be.
+        total: usize,
+        /// The first that is missing, in words.
+        first: String,
+    },
+    /// A part is not what its task makes.
+    #[error("part `{name}` of run `{run}` cannot be used: {reason}; remove it and run a worker again")]
+    Part {
+        /// The run.
+        run: String,
+        /// The part.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The worker was told to stop.
+    #[error("stopped after {done} of {total} tasks; the same command continues from there")]
+    Stopped {
+        /// Tasks done.
+        done: usize,
+        /// Tasks of this worker.
+        total: usize,
+    },
+    /// A file of this machine could not be used.
+    #[error("`{path}` cannot be used")]
+    File {
+        /// The file.
+        path: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The encoder does not run here.
+    #[error(transparent)]
+    Encoder(#[from] EngineError),
+    /// The contract cannot be read.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
+    /// The gallery cannot be read.
+    #[error(transparent)]
+    Gallery(#[from] StorageError),
+    /// A picture is broken.
+    #[error(transparent)]
+    Picture(#[from] PictureError),
+    /// A query could not be certified.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+    /// A file could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}

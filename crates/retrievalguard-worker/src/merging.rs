@@ -1,0 +1,173 @@
+//! Puts parts together, in the order of the queries.
+
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use retrievalguard::noise::Stage;
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::{NormBound, Samples};
+use retrievalguard_encoder::pipeline::{
+    Asked, CertifyPlan, CertifyReport, Observer, PipelineError, QueryCertifier, QueryOutcome,
+};
+
+use crate::manifest::{GALLERY, GALLERY_FILES, PARTS, checked};
+use crate::part::Part;
+use crate::task::{Piece, Task};
+use crate::{RunManifest, RunStore, WorkerError};
+
+/// A merged run.
+pub struct Merged {
+    /// What a run on one machine would have reported.
+    pub report: CertifyReport,
+    /// The manifest of the run.
+    pub manifest: RunManifest,
+}
+
+/// Reads all parts of a run; certifies from them where they are samples.
+pub fn merge(
+    store: &RunStore,
+    threads: NonZeroUsize,
+    observer: &dyn Observer,
+) -> Result<Merged, WorkerError> {
+    let (manifest, key) = RunManifest::read(store)?;
+    let there = store.list(PARTS)?;
+    let missing: Vec<Task> =
+        Task::all(&manifest).filter(|task| !there.contains(&task.part_name(&manifest))).collect();
+    if let Some(first) = missing.first() {
+        return Err(WorkerError::Missing {
+            run: store.address().to_owned(),
+            missing: missing.len(),
+            total: Task::count(&manifest),
+            first: first.in_words(&manifest),
+        });
+    }
+    let gallery = manifest.chunk.map(|_| gallery(store, &manifest)).transpose()?;
+    let merging = Merging { store, manifest: &manifest, key, gallery: gallery.as_ref() };
+    let total = manifest.queries.len();
+    let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let outcomes: Mutex<Vec<Option<QueryOutcome>>> = Mutex::new(vec![None; total]);
+    let work = || -> Result<(), WorkerError> {
+        loop {
+            let query = next.fetch_add(1, Ordering::Relaxed);
+            if query >= total || failed.load(Ordering::Relaxed) || observer.stop() {
+                return Ok(());
+            }
+            let outcome = merging.query(query).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            outcomes.lock().expect("no holder of this lock can panic")[query] = Some(outcome);
+            observer.advanced(done.fetch_add(1, Ordering::Relaxed) + 1, total);
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads.get().min(total.max(1))).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })?;
+    let outcomes = outcomes.into_inner().expect("no holder of this lock can panic");
+    let done = outcomes.iter().flatten().count();
+    let outcomes: Option<Vec<QueryOutcome>> = outcomes.into_iter().collect();
+    let outcomes = outcomes.ok_or(WorkerError::Stopped { done, total })?;
+    let plan = CertifyPlan {
+        procedure: manifest.procedure.clone(),
+        excluded: manifest.queries.iter().map(|query| query.excluded.clone()).collect(),
+        left_out: manifest.left_out,
+        namesakes: manifest.namesakes,
+        description: manifest.description.clone(),
+    };
+    let queries = manifest.queries.iter().map(|query| (query.identity.as_str(), query.label.as_str()));
+    let report = plan.report(queries, outcomes, 0)?;
+    Ok(Merged { report, manifest })
+}
+
+/// The gallery that the run's queries are certified against.
+fn gallery(store: &RunStore, manifest: &RunManifest) -> Result<GalleryDirectory, WorkerError> {
+    if let Some(directory) = store.directory() {
+        return Ok(GalleryDirectory::read(&directory.join(GALLERY))?);
+    }
+    let aside = std::env::temp_dir().join(format!("retrievalguard-merge-{}", std::process::id()));
+    let failed = |source| WorkerError::File { path: aside.display().to_string(), source };
+    std::fs::create_dir_all(&aside).map_err(failed)?;
+    for (name, record) in GALLERY_FILES.iter().zip(&manifest.gallery) {
+        let bytes = checked(store, &format!("{GALLERY}/{name}"), record)?;
+        std::fs::write(aside.join(name), bytes).map_err(failed)?;
+    }
+    let read = GalleryDirectory::read(&aside);
+    std::fs::remove_dir_all(&aside).map_err(failed)?;
+    Ok(read?)
+}
+
+struct Merging<'a> {
+    store: &'a RunStore,
+    manifest: &'a RunManifest,
+    key: Digest,
+    gallery: Option<&'a GalleryDirectory>,
+}
+
+impl Merging<'_> {
+    fn query(&self, place: usize) -> Result<QueryOutcome, WorkerError> {
+        let per_query = Task::per_query(self.manifest);
+        let numbers = place * per_query..(place + 1) * per_query;
+        let tasks: Vec<Task> = numbers.map(|number| Task::new(self.manifest, number)).collect();
+        let Some(gallery) = self.gallery else {
+            return match self.part(&tasks[0])? {
+                Part::Outcome(outcome) => Ok(outcome),
+                Part::Samples { .. } => Err(self.unusable(&tasks[0], "it holds samples, wanted an outcome")),
+            };
+        };
+        // A broken picture is the same for every piece of its query.
+        if let Part::Outcome(skipped) = self.part(&tasks[0])? {
+            return Ok(skipped);
+        }
+        let query = &self.manifest.queries[place];
+        let asked = Asked { identity: &query.identity, label: &query.label, excluded: &query.excluded };
+        let certifier = QueryCertifier::new(&self.manifest.procedure, gallery);
+        let bound = gallery.manifest.provenance.norm_bound;
+        let fault = Mutex::new(None);
+        let answer = certifier.answer(&asked, |stage, _| {
+            self.samples(&tasks, stage, bound).map_err(|error| {
+                *fault.lock().expect("no holder of this lock can panic") = Some(error);
+                PipelineError::Stopped { done: 0, total: 0 }
+            })
+        });
+        match (fault.into_inner().expect("no holder of this lock can panic"), answer) {
+            (Some(error), _) => Err(error),
+            (None, answer) => Ok(QueryOutcome::Done(answer?)),
+        }
+    }
+
+    /// All samples of a stage, in order.
+    fn samples(&self, tasks: &[Task], wanted: Stage, bound: NormBound) -> Result<Samples, WorkerError> {
+        let mut all: Option<Samples> = None;
+        for task in tasks {
+            let Piece::Samples { stage, range } = &task.piece else { continue };
+            if *stage != wanted {
+                continue;
+            }
+            let wrong = |reason: String| self.unusable(task, &reason);
+            let more = self.part(task)?.into_samples(bound, range.len()).map_err(wrong)?;
+            match &mut all {
+                Some(all) => all.append(&more).map_err(|error| wrong(error.to_string()))?,
+                None => all = Some(more),
+            }
+        }
+        all.ok_or_else(|| self.unusable(&tasks[0], "its query has no samples of this stage"))
+    }
+
+    fn part(&self, task: &Task) -> Result<Part, WorkerError> {
+        let name = format!("{PARTS}/{}", task.part_name(self.manifest));
+        let bytes = self.store.get(&name)?;
+        let bytes = bytes.ok_or_else(|| self.unusable(task, "it is not there any more"))?;
+        Part::decode(&bytes, self.key, task.number).map_err(|reason| self.unusable(task, &reason))
+    }
+
+    fn unusable(&self, task: &Task, reason: &str) -> WorkerError {
+        WorkerError::Part {
+            run: self.store.address().to_owned(),
+            name: format!("{PARTS}/{}", task.part_name(self.manifest)),
+            reason: reason.to_owned(),
+        }
+    }
+}

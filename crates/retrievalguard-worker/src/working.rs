@@ -1,0 +1,210 @@
+//! Does tasks and leaves their parts.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use retrievalguard::storage::atomic;
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::{Picture, Smoother};
+use retrievalguard_encoder::contract::Contract;
+use retrievalguard_encoder::dataset::BrokenPictures;
+use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
+use retrievalguard_encoder::pipeline::{Asked, Observer, QueryCertifier, QueryOutcome, input_values};
+
+use crate::manifest::{CONTRACT, GALLERY, GALLERY_FILES, MODEL, PARTS, checked, picture_name};
+use crate::part::Part;
+use crate::task::{Assignment, Piece, Task};
+use crate::{RunManifest, RunStore, WorkerError};
+
+/// How a worker works; what it makes does not depend on it.
+pub struct WorkerOptions {
+    /// Which engine runs the encoder; it must be the run's.
+    pub engine: EngineOptions,
+    /// Threads, each with a task of its own.
+    pub threads: NonZeroUsize,
+    /// Noisy copies per call of the encoder.
+    pub batch: NonZeroUsize,
+    /// Where encoder and gallery of a run in an object store are kept on this machine; the temporary folder by default.
+    pub cache: Option<PathBuf>,
+    /// Which tasks are done.
+    pub assignment: Assignment,
+}
+
+/// What a worker did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worked {
+    /// Tasks that were this worker's.
+    pub assigned: usize,
+    /// Of these, tasks whose part was there already.
+    pub found: usize,
+    /// Tasks of the whole run.
+    pub total: usize,
+}
+
+/// Encoder and gallery of a run, on this machine.
+struct Tools {
+    embedder: OnnxEmbedder,
+    /// Needed where a task is a whole query.
+    gallery: Option<GalleryDirectory>,
+}
+
+impl Tools {
+    fn open(
+        store: &RunStore,
+        manifest: &RunManifest,
+        key: Digest,
+        options: &WorkerOptions,
+    ) -> Result<Self, WorkerError> {
+        let whole = manifest.chunk.is_none();
+        let folder = match store.directory() {
+            // What lies in a directory is used where it is, once it was looked at.
+            Some(directory) => {
+                checked(store, MODEL, &manifest.model)?;
+                checked(store, CONTRACT, &manifest.contract)?;
+                directory.to_owned()
+            }
+            None => fetch(store, manifest, key, options, whole)?,
+        };
+        let contract = Contract::read(&folder.join(CONTRACT))?;
+        let embedder = OnnxEmbedder::open(&folder.join(MODEL), contract, &options.engine)?;
+        let found = embedder.report().to_string();
+        if found != manifest.engine {
+            let (run, wanted) = (store.address().to_owned(), manifest.engine.clone());
+            return Err(WorkerError::Engine { run, found, wanted });
+        }
+        let gallery = whole.then(|| GalleryDirectory::read(&folder.join(GALLERY))).transpose()?;
+        Ok(Self { embedder, gallery })
+    }
+}
+
+/// Copies encoder and gallery to this machine, unless they are here.
+fn fetch(
+    store: &RunStore,
+    manifest: &RunManifest,
+    key: Digest,
+    options: &WorkerOptions,
+    whole: bool,
+) -> Result<PathBuf, WorkerError> {
+    let root = options.cache.clone().unwrap_or_else(std::env::temp_dir);
+    let folder = root.join(format!("retrievalguard-run-{key:.16}"));
+    let mut files = vec![(MODEL.to_owned(), manifest.model), (CONTRACT.to_owned(), manifest.contract)];
+    if whole {
+        let names = GALLERY_FILES.iter().map(|name| format!("{GALLERY}/{name}"));
+        files.extend(names.zip(manifest.gallery.iter().copied()));
+    }
+    for (name, record) in files {
+        let path = folder.join(&name);
+        if Digest::of_file(&path).ok() == Some(record.sha256) {
+            continue;
+        }
+        let parent = path.parent().unwrap_or(&folder);
+        let failed = |source| WorkerError::File { path: parent.display().to_string(), source };
+        fs::create_dir_all(parent).map_err(failed)?;
+        atomic::write(&path, &checked(store, &name, &record)?)?;
+    }
+    Ok(folder)
+}
+
+/// Does every task of an assignment whose part is not there yet.
+pub fn work(
+    store: &RunStore,
+    options: &WorkerOptions,
+    observer: &dyn Observer,
+) -> Result<Worked, WorkerError> {
+    let (manifest, key) = RunManifest::read(store)?;
+    let total = Task::count(&manifest);
+    let numbers = options.assignment.numbers(total, Task::per_query(&manifest));
+    let assigned = numbers.len();
+    let there: BTreeSet<String> = store.list(PARTS)?;
+    let todo: Vec<Task> = numbers
+        .map(|number| Task::new(&manifest, number))
+        .filter(|task| !there.contains(&task.part_name(&manifest)))
+        .collect();
+    let found = assigned - todo.len();
+    observer.advanced(found, assigned);
+    let worked = Worked { assigned, found, total };
+    if todo.is_empty() {
+        return Ok(worked);
+    }
+    let tools = Tools::open(store, &manifest, key, options)?;
+    let worker = Worker { store, manifest: &manifest, key, tools: &tools, batch: options.batch };
+    let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(found), AtomicBool::new(false));
+    let work = || -> Result<(), WorkerError> {
+        loop {
+            if failed.load(Ordering::Relaxed) || observer.stop() {
+                return Ok(());
+            }
+            let Some(task) = todo.get(next.fetch_add(1, Ordering::Relaxed)) else { return Ok(()) };
+            worker.carry_out(task).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            observer.advanced(done.fetch_add(1, Ordering::Relaxed) + 1, assigned);
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.threads.get().min(todo.len())).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })?;
+    let done = done.into_inner();
+    if done < assigned { Err(WorkerError::Stopped { done, total: assigned }) } else { Ok(worked) }
+}
+
+struct Worker<'a> {
+    store: &'a RunStore,
+    manifest: &'a RunManifest,
+    key: Digest,
+    tools: &'a Tools,
+    batch: NonZeroUsize,
+}
+
+impl Worker<'_> {
+    fn carry_out(&self, task: &Task) -> Result<(), WorkerError> {
+        let part = self.part(task)?;
+        let name = format!("{PARTS}/{}", task.part_name(self.manifest));
+        self.store.put(&name, part.encode(self.key, task.number))
+    }
+
+    fn part(&self, task: &Task) -> Result<Part, WorkerError> {
+        let (manifest, embedder) = (self.manifest, &self.tools.embedder);
+        let query = &manifest.queries[task.query];
+        let bytes = checked(self.store, &picture_name(task.query), &query.picture)?;
+        let contract = embedder.contract();
+        let prepared =
+            query.decode(&bytes).and_then(|picture| contract.preparation().apply(&query.identity, &picture));
+        let prepared = match (prepared, manifest.broken()) {
+            (Ok(prepared), _) => prepared,
+            (Err(error), BrokenPictures::Skip) => {
+                return Ok(Part::Outcome(QueryOutcome::Skipped(error.to_string())));
+            }
+            (Err(error), BrokenPictures::Fatal) => return Err(error.into()),
+        };
+        let pixels = input_values(contract, &query.identity, prepared)?;
+        let picture = Picture { identity: &query.identity, pixels: &pixels };
+        let smoother = Smoother::new(embedder, manifest.procedure.sigma, manifest.seed)
+            .excess(manifest.excess())
+            .batch(self.batch);
+        match (&task.piece, &self.tools.gallery) {
+            (Piece::Samples { stage, range }, _) => {
+                let samples = smoother.samples(&picture, *stage, range.clone());
+                let samples = samples.map_err(retrievalguard_encoder::pipeline::PipelineError::from)?;
+                Ok(Part::Samples { dimension: samples.dimension(), values: samples.values().to_vec() })
+            }
+            (Piece::Answer, Some(gallery)) => {
+                let asked =
+                    Asked { identity: &query.identity, label: &query.label, excluded: &query.excluded };
+                let certifier = QueryCertifier::new(&manifest.procedure, gallery);
+                let answer =
+                    certifier.answer(&asked, |stage, range| Ok(smoother.samples(&picture, stage, range)?))?;
+                Ok(Part::Outcome(QueryOutcome::Done(answer)))
+            }
+            (Piece::Answer, None) => {
+                unreachable!("the gallery is opened where tasks are whole queries")
+            }
+        }
+    }
+}
