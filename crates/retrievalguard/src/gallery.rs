@@ -33,14 +33,16 @@ use serde::{Deserialize, Serialize};
 
 pub use edit::NewItem;
 pub use question::{Positives, Question, Side};
+pub(crate) use scores::{Rows, Scratch, batch_queries};
+pub(crate) use search::{Extent, NearestBatch, Search, SidesBatch};
 pub use search::{Neighbour, SearchError, Sides};
 
 /// Largest norm of a stored vector: with it on both sides, no `f32` product or sum comes near overflow.
-const NORM_LIMIT: f64 = 1e15;
+pub(crate) const NORM_LIMIT: f64 = 1e15;
 
 /// Name of a class of pictures, interned by the [`Gallery`] it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Label(u32);
+pub struct Label(pub(crate) u32);
 
 impl Label {
     /// Position of the label in order of first appearance, below [`Gallery::label_count`].
@@ -303,7 +305,12 @@ impl Gallery {
 }
 
 /// Checks one vector, scales it if the metric asks for it, and returns its squared norm.
-fn admit(vector: &mut [f32], row: usize, identity: &str, metric: Metric) -> Result<f64, GalleryError> {
+pub(crate) fn admit(
+    vector: &mut [f32],
+    row: usize,
+    identity: &str,
+    metric: Metric,
+) -> Result<f64, GalleryError> {
     if let Some(component) = vector.iter().position(|value| !value.is_finite()) {
         let value = vector[component];
         return Err(GalleryError::NotFinite { identity: identity.to_owned(), row, component, value });

@@ -19,7 +19,7 @@
 //! dot product             |fl⟨q̃,v⟩ − ⟨q̃,v⟩|         ≤ γ_k (1+u) QV + 3kη (1 + V)
 //!                          for every order of summation, with or without fused multiply-add, because no term
 //!                          passes through more than k roundings and Σ|q̃_i v_i| ≤ ‖q̃‖‖v‖
-//! half norm               |fl₃₂(‖v‖²/2) − ‖v‖²/2|   ≤ u V²/2 + U(k+1) V²/2 + η
+//! half norm               |fl₃₂(‖v‖²/2) − ‖v‖²/2|   ≤ u V²/2 + U(k+1) V²/2 + η,  again for every order
 //! subtraction             u (|half| + |dot|)         ≤ u (1+u)(1+γ_k) (V²/2 + QV) + η
 //! the double loop         |D̂ − D|/2                 ≤ U(k+2) (1 + 2kU) (Q+V)²/2 + 2η√k (Q + V)
 //! ```
@@ -40,6 +40,8 @@ const BATCH_QUERIES: usize = 256;
 /// Rows of a tile: enough to repay packing the batch again, few enough that its scores are still cached when they
 /// are scanned (measured best of 64 to 4096).
 const TILE_ROWS: usize = 1024;
+/// Below this many queries, packing a tile for the matrix product costs more than the product saves.
+const FEW_QUERIES: usize = 6;
 /// Numbers of a batch: limits its memory for very long vectors.
 const BATCH_NUMBERS: usize = 1 << 21;
 /// Largest dimension for which [`slack`] is proved.
@@ -50,7 +52,7 @@ const UNIT_ROUNDOFF: f64 = f64::EPSILON / 2.0;
 const NO_LABEL: Label = Label(u32::MAX);
 
 /// How many queries of this dimension form a batch.
-pub(super) fn batch_queries(dimension: usize) -> usize {
+pub(crate) fn batch_queries(dimension: usize) -> usize {
     (BATCH_NUMBERS / dimension).clamp(8, BATCH_QUERIES)
 }
 
@@ -78,7 +80,7 @@ impl QueryNorm {
 
 impl Query<'_> {
     /// Squared distance to a stored vector exactly as the double loop computes it.
-    pub(super) fn squared_distance(&self, vector: &[f32]) -> f64 {
+    fn squared_distance(&self, vector: &[f32]) -> f64 {
         self.values.iter().zip(vector).fold(0.0, |sum, (&query, &stored)| {
             let difference = query - f64::from(stored);
             sum + difference * difference
@@ -130,27 +132,52 @@ impl Batch {
         Query { values: &self.values[start..start + self.dimension], norm: self.norms[position] }
     }
 
-    /// Shows every query every tile of the gallery, in ascending order of rows.
-    pub(super) fn visit_tiles(&self, gallery: &Gallery, mut visit: impl FnMut(usize, Tile<'_>)) {
-        let mut dots = vec![0.0_f32; self.len() * TILE_ROWS.min(gallery.len())];
-        let mut half_norms: Vec<f32> = Vec::with_capacity(TILE_ROWS);
-        for first_row in (0..gallery.len()).step_by(TILE_ROWS) {
-            let rows = TILE_ROWS.min(gallery.len() - first_row);
-            let squared_norms = &gallery.squared_norms[first_row..first_row + rows];
+    /// `⟨q̃, v⟩` of every query with every vector.
+    fn multiply(&self, vectors: &[f32], dots: &mut [f32]) {
+        if self.len() >= FEW_QUERIES {
+            return product(&self.rounded, vectors, self.dimension, dots);
+        }
+        let rows = vectors.len() / self.dimension;
+        for (row, vector) in vectors.chunks_exact(self.dimension).enumerate() {
+            for (position, query) in self.rounded.chunks_exact(self.dimension).enumerate() {
+                dots[position * rows + row] = dot(query, vector);
+            }
+        }
+    }
+
+    /// Shows every query every tile of consecutive rows, in ascending order.
+    pub(super) fn visit_tiles(
+        &self,
+        rows: &Rows<'_>,
+        scratch: &mut Scratch,
+        mut visit: impl FnMut(usize, Tile<'_>),
+    ) {
+        let Scratch { dots, half_norms } = scratch;
+        let longest = self.len() * TILE_ROWS.min(rows.labels.len());
+        if dots.len() < longest {
+            dots.resize(longest, 0.0);
+        }
+        let tiles = rows
+            .vectors
+            .chunks(TILE_ROWS * self.dimension)
+            .zip(rows.squared_norms.chunks(TILE_ROWS))
+            .zip(rows.labels.chunks(TILE_ROWS))
+            .zip((rows.first_row..).step_by(TILE_ROWS));
+        for (((vectors, squared_norms), labels), first_row) in tiles {
+            let rows = labels.len();
             half_norms.clear();
             half_norms.extend(squared_norms.iter().map(|&squared| (squared / 2.0) as f32));
             let largest_squared_norm = squared_norms.iter().copied().fold(0.0, f64::max);
 
-            let start = first_row * self.dimension;
-            let vectors = &gallery.vectors[start..start + rows * self.dimension];
-            product(&self.rounded, vectors, self.dimension, &mut dots[..self.len() * rows]);
+            self.multiply(vectors, &mut dots[..self.len() * rows]);
             for (position, dots) in dots.chunks_exact_mut(rows).take(self.len()).enumerate() {
                 visit(
                     position,
                     Tile {
                         first_row,
-                        half_norms: &half_norms,
-                        labels: &gallery.labels[first_row..first_row + rows],
+                        vectors,
+                        half_norms,
+                        labels,
                         dots,
                         norm_upper: norm_upper(largest_squared_norm),
                     },
@@ -160,9 +187,42 @@ impl Batch {
     }
 }
 
+/// Consecutive rows of a gallery, wherever they are kept.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    /// Number of the first row in the gallery.
+    pub(crate) first_row: usize,
+    /// The vectors, laid end to end.
+    pub(crate) vectors: &'a [f32],
+    /// Squared norm of each, in `f64` but in any order of summation.
+    pub(crate) squared_norms: &'a [f64],
+    /// Label of each.
+    pub(crate) labels: &'a [Label],
+}
+
+impl Gallery {
+    /// All rows.
+    pub(super) fn rows(&self) -> Rows<'_> {
+        Rows {
+            first_row: 0,
+            vectors: &self.vectors,
+            squared_norms: &self.squared_norms,
+            labels: &self.labels,
+        }
+    }
+}
+
+/// Room for the scores of one tile, to be used again.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    dots: Vec<f32>,
+    half_norms: Vec<f32>,
+}
+
 /// The scores of one query for consecutive rows.
 pub(super) struct Tile<'a> {
     first_row: usize,
+    vectors: &'a [f32],
     half_norms: &'a [f32],
     labels: &'a [Label],
     dots: &'a mut [f32],
@@ -170,6 +230,17 @@ pub(super) struct Tile<'a> {
 }
 
 impl Tile<'_> {
+    /// Squared distance of a row of the tile from the query.
+    pub(super) fn squared_distance(&self, query: &Query<'_>, row: usize) -> f64 {
+        let start = (row - self.first_row) * query.values.len();
+        query.squared_distance(&self.vectors[start..start + query.values.len()])
+    }
+
+    /// Whether a row lies in the tile.
+    pub(super) fn contains(&self, row: usize) -> bool {
+        row.checked_sub(self.first_row).is_some_and(|offset| offset < self.labels.len())
+    }
+
     /// Gives a row the score infinity, which no candidate has; rows outside the tile are ignored.
     pub(super) fn hide(&mut self, row: usize) {
         if let Some(dot) = row.checked_sub(self.first_row).and_then(|offset| self.dots.get_mut(offset)) {
@@ -239,6 +310,21 @@ fn norm_upper(squared_norm: f64) -> f64 {
     squared_norm.sqrt() * (1.0 + 1e-9) + 1e-150
 }
 
+/// `⟨q̃, v⟩` in sixteen sums at once: no term passes through more roundings than there are terms.
+fn dot(query: &[f32], vector: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let (query_chunks, query_rest) = query.as_chunks::<LANES>();
+    let (chunks, rest) = vector.as_chunks::<LANES>();
+    let mut sums = [0.0_f32; LANES];
+    for (left, right) in query_chunks.iter().zip(chunks) {
+        for lane in 0..LANES {
+            sums[lane] += left[lane] * right[lane];
+        }
+    }
+    let rest: f32 = query_rest.iter().zip(rest).map(|(left, right)| left * right).sum();
+    sums.into_iter().sum::<f32>() + rest
+}
+
 /// Smallest `half − dot` among the rows with the label and among the others.
 ///
 /// Selects instead of branches and independent lanes, so that it compiles to vector instructions.
@@ -271,7 +357,7 @@ fn smaller(left: f32, right: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Batch, Gallery, cutoff};
+    use super::{Batch, Gallery, Scratch, cutoff};
     use crate::gallery::Metric;
 
     #[test]
@@ -298,7 +384,7 @@ mod tests {
             let queries: Vec<f64> = (0..5 * dimension).map(|_| query_scale * value().abs()).collect();
             let batch = Batch::new(&queries, dimension);
             let mut compared = 0;
-            batch.visit_tiles(&gallery, |position, tile| {
+            batch.visit_tiles(&gallery.rows(), &mut Scratch::default(), |position, tile| {
                 let query = batch.query(position);
                 let slack = tile.slack(&query);
                 for (row, score, _) in tile.candidates(f32::MAX) {

@@ -7,7 +7,7 @@
 use std::collections::BinaryHeap;
 
 use super::question::{Positives, Question};
-use super::scores::{Batch, Query, Tile, batch_queries, cutoff};
+use super::scores::{Batch, Query, Rows, Scratch, Tile, batch_queries, cutoff};
 use super::{Gallery, Label};
 
 /// A row found by the search.
@@ -97,21 +97,12 @@ impl Gallery {
         queries: &[T],
         question: impl Fn(usize) -> &'question Question,
     ) -> Result<Vec<Sides>, SearchError> {
-        let count = self.check_queries(queries)?;
-        for query in 0..count {
-            self.check_question(query, question(query))?;
-        }
-        let mut answers = Vec::with_capacity(count);
+        self.extent().check_questions(queries, &question)?;
+        let mut answers = Vec::with_capacity(queries.len() / self.dimension());
         for group in queries.chunks(batch_queries(self.dimension()) * self.dimension()) {
-            let batch = Batch::new(group, self.dimension());
-            let first = answers.len();
-            let mut searches: Vec<SidesSearch<'_>> = (0..batch.len())
-                .map(|position| SidesSearch::new(self, &batch.query(position), question(first + position)))
-                .collect();
-            batch.visit_tiles(self, |position, tile| {
-                searches[position].visit(self, &batch.query(position), tile);
-            });
-            answers.extend(searches.iter().map(SidesSearch::sides));
+            let mut search = SidesBatch::new(group, self.dimension(), answers.len(), &question);
+            search.visit(&self.rows(), &mut Scratch::default());
+            answers.extend(search.answers());
         }
         Ok(answers)
     }
@@ -136,31 +127,62 @@ impl Gallery {
         count: usize,
         excluded: impl Fn(usize) -> &'excluded [usize],
     ) -> Result<Vec<Vec<Neighbour>>, SearchError> {
-        if count == 0 {
-            return Err(SearchError::NoNeighbours);
-        }
-        let query_count = self.check_queries(queries)?;
-        for query in 0..query_count {
-            self.check_excluded(query, excluded(query))?;
-        }
-        let mut answers = Vec::with_capacity(query_count);
+        self.extent().check_neighbours(queries, count, &excluded)?;
+        let mut answers = Vec::with_capacity(queries.len() / self.dimension());
         for group in queries.chunks(batch_queries(self.dimension()) * self.dimension()) {
-            let batch = Batch::new(group, self.dimension());
-            let first = answers.len();
-            let mut searches: Vec<NearestSearch> =
-                (0..batch.len()).map(|_| NearestSearch::new(count)).collect();
-            batch.visit_tiles(self, |position, mut tile| {
-                tile.hide_all(excluded(first + position));
-                searches[position].visit(self, &batch.query(position), &tile);
-            });
-            answers.extend(searches.into_iter().map(NearestSearch::neighbours));
+            let mut search = NearestBatch::new(group, self.dimension(), answers.len(), count, &excluded);
+            search.visit(&self.rows(), &mut Scratch::default());
+            answers.extend(search.answers());
         }
         Ok(answers)
     }
 
+    /// What questions are held against.
+    pub(crate) fn extent(&self) -> Extent {
+        Extent { length: self.len(), dimension: self.dimension(), label_count: self.label_count() }
+    }
+
+    pub(crate) fn check_question(&self, query: usize, question: &Question) -> Result<(), SearchError> {
+        self.extent().check_question(query, question)
+    }
+}
+
+/// How many rows, components and labels a gallery has.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    pub(crate) length: usize,
+    pub(crate) dimension: usize,
+    pub(crate) label_count: usize,
+}
+
+impl Extent {
+    /// Checks finite queries and a question for each.
+    pub(crate) fn check_questions<'question, T: Copy + Into<f64>>(
+        &self,
+        queries: &[T],
+        question: impl Fn(usize) -> &'question Question,
+    ) -> Result<(), SearchError> {
+        let count = self.check_queries(queries)?;
+        (0..count).try_for_each(|query| self.check_question(query, question(query)))
+    }
+
+    /// Checks finite queries for some neighbours and the rows that each must not see.
+    pub(crate) fn check_neighbours<'excluded, T: Copy + Into<f64>>(
+        &self,
+        queries: &[T],
+        count: usize,
+        excluded: impl Fn(usize) -> &'excluded [usize],
+    ) -> Result<(), SearchError> {
+        if count == 0 {
+            return Err(SearchError::NoNeighbours);
+        }
+        let query_count = self.check_queries(queries)?;
+        (0..query_count).try_for_each(|query| self.check_excluded(query, excluded(query)))
+    }
+
     /// Number of queries, all of them finite.
     fn check_queries<T: Copy + Into<f64>>(&self, queries: &[T]) -> Result<usize, SearchError> {
-        let dimension = self.dimension();
+        let dimension = self.dimension;
         if !queries.len().is_multiple_of(dimension) {
             return Err(SearchError::QueryLength { found: queries.len(), dimension });
         }
@@ -174,8 +196,8 @@ impl Gallery {
 
     pub(crate) fn check_question(&self, query: usize, question: &Question) -> Result<(), SearchError> {
         match question.positives {
-            Positives::Label(label) if label.index() >= self.label_count() => {
-                let (label, count) = (label.index(), self.label_count());
+            Positives::Label(label) if label.index() >= self.label_count => {
+                let (label, count) = (label.index(), self.label_count);
                 return Err(SearchError::UnknownLabel { query, label, count });
             }
             Positives::Item(row) => self.check_row(query, row)?,
@@ -194,8 +216,105 @@ impl Gallery {
     }
 
     fn check_row(&self, query: usize, row: usize) -> Result<(), SearchError> {
-        let length = self.len();
+        let length = self.length;
         if row < length { Ok(()) } else { Err(SearchError::RowOutOfRange { query, row, length }) }
+    }
+}
+
+/// A search that is shown rows piece by piece, and that can be run on several pieces of a gallery at once.
+///
+/// One of them sees its rows in ascending order; merged, they answer as one that had seen all rows.
+pub(crate) trait Search: Sized + Send {
+    /// Looks at consecutive rows, all of them behind those seen before.
+    fn visit(&mut self, rows: &Rows<'_>, scratch: &mut Scratch);
+
+    /// Takes over what a search for the same queries found among other rows.
+    fn merge(&mut self, other: Self);
+}
+
+/// The state of [`Gallery::nearest_sides`] for a batch of queries.
+pub(crate) struct SidesBatch<'question> {
+    batch: Batch,
+    searches: Vec<SidesSearch<'question>>,
+}
+
+impl<'question> SidesBatch<'question> {
+    /// Takes checked queries and questions; `first` is the position of the first query.
+    pub(crate) fn new<T: Copy + Into<f64>>(
+        queries: &[T],
+        dimension: usize,
+        first: usize,
+        question: impl Fn(usize) -> &'question Question,
+    ) -> Self {
+        let batch = Batch::new(queries, dimension);
+        let searches =
+            (0..batch.len()).map(|position| SidesSearch::new(question(first + position))).collect();
+        Self { batch, searches }
+    }
+
+    pub(crate) fn answers(&self) -> impl Iterator<Item = Sides> {
+        self.searches.iter().map(SidesSearch::sides)
+    }
+}
+
+impl Search for SidesBatch<'_> {
+    fn visit(&mut self, rows: &Rows<'_>, scratch: &mut Scratch) {
+        let Self { batch, searches } = self;
+        batch.visit_tiles(rows, scratch, |position, tile| {
+            searches[position].visit(&batch.query(position), tile);
+        });
+    }
+
+    fn merge(&mut self, other: Self) {
+        for (search, other) in self.searches.iter_mut().zip(other.searches) {
+            search.positive.merge(other.positive);
+            search.negative.merge(other.negative);
+        }
+    }
+}
+
+/// The state of [`Gallery::nearest`] for a batch of queries.
+pub(crate) struct NearestBatch<'excluded> {
+    batch: Batch,
+    searches: Vec<(NearestSearch, &'excluded [usize])>,
+}
+
+impl<'excluded> NearestBatch<'excluded> {
+    /// Takes checked queries and excluded rows; `first` is the position of the first query.
+    pub(crate) fn new<T: Copy + Into<f64>>(
+        queries: &[T],
+        dimension: usize,
+        first: usize,
+        count: usize,
+        excluded: impl Fn(usize) -> &'excluded [usize],
+    ) -> Self {
+        let batch = Batch::new(queries, dimension);
+        let search = |position| (NearestSearch::new(count), excluded(first + position));
+        let searches = (0..batch.len()).map(search).collect();
+        Self { batch, searches }
+    }
+
+    pub(crate) fn answers(self) -> impl Iterator<Item = Vec<Neighbour>> {
+        self.searches.into_iter().map(|(search, _)| search.neighbours())
+    }
+}
+
+impl Search for NearestBatch<'_> {
+    fn visit(&mut self, rows: &Rows<'_>, scratch: &mut Scratch) {
+        let Self { batch, searches } = self;
+        batch.visit_tiles(rows, scratch, |position, mut tile| {
+            let (search, excluded) = &mut searches[position];
+            tile.hide_all(excluded);
+            search.visit(&batch.query(position), &tile);
+        });
+    }
+
+    fn merge(&mut self, other: Self) {
+        for ((search, _), (other, _)) in self.searches.iter_mut().zip(other.searches) {
+            for found in other.nearest {
+                search.offer(found);
+            }
+        }
     }
 }
 
@@ -211,7 +330,6 @@ impl Nearest {
     /// Measures the candidates of a tile on one side, given the smallest score of that side.
     fn improve(
         &mut self,
-        gallery: &Gallery,
         query: &Query<'_>,
         tile: &Tile<'_>,
         smallest: f32,
@@ -224,18 +342,27 @@ impl Nearest {
         self.key_upper = self.key_upper.min(f64::from(smallest) + slack);
         for (row, _, label) in tile.candidates(cutoff(self.key_upper, slack)) {
             if belongs(label) {
-                self.measure(gallery, query, row);
+                self.measure(query, tile, row);
             }
         }
     }
 
     /// Measures one row; rows come in ascending order, so an equal distance never replaces an earlier one.
-    fn measure(&mut self, gallery: &Gallery, query: &Query<'_>, row: usize) {
-        let squared_distance = query.squared_distance(gallery.vector(row));
+    fn measure(&mut self, query: &Query<'_>, tile: &Tile<'_>, row: usize) {
+        let squared_distance = tile.squared_distance(query, row);
         if self.neighbour.is_none_or(|nearest| squared_distance < nearest.squared_distance) {
             self.neighbour = Some(Neighbour { row, squared_distance });
             self.key_upper = self.key_upper.min(query.key_upper(squared_distance));
         }
+    }
+
+    /// Keeps the nearer of two, ties going to the smaller row.
+    fn merge(&mut self, other: Self) {
+        self.neighbour = match (self.neighbour, other.neighbour) {
+            (Some(left), Some(right)) => Some(Ranked(left).min(Ranked(right)).0),
+            (left, right) => left.or(right),
+        };
+        self.key_upper = self.key_upper.min(other.key_upper);
     }
 }
 
@@ -247,29 +374,27 @@ struct SidesSearch<'question> {
 }
 
 impl<'question> SidesSearch<'question> {
-    fn new(gallery: &Gallery, query: &Query<'_>, question: &'question Question) -> Self {
-        let mut positive = Nearest::NONE;
-        if let Positives::Item(row) = question.positives
-            && question.is_positive(gallery, row)
-        {
-            positive.measure(gallery, query, row);
-        }
-        Self { question, positive, negative: Nearest::NONE }
+    fn new(question: &'question Question) -> Self {
+        Self { question, positive: Nearest::NONE, negative: Nearest::NONE }
     }
 
-    fn visit(&mut self, gallery: &Gallery, query: &Query<'_>, mut tile: Tile<'_>) {
-        tile.hide_all(&self.question.excluded);
+    fn visit(&mut self, query: &Query<'_>, mut tile: Tile<'_>) {
+        let excluded = &self.question.excluded;
+        tile.hide_all(excluded);
         let label = match self.question.positives {
             Positives::Label(label) => Some(label),
             Positives::Item(row) => {
+                if tile.contains(row) && excluded.binary_search(&row).is_err() {
+                    self.positive.measure(query, &tile, row);
+                }
                 tile.hide(row);
                 None
             }
             Positives::Absent => None,
         };
         let (smallest_positive, smallest_negative) = tile.smallest(label);
-        self.positive.improve(gallery, query, &tile, smallest_positive, |found| Some(found) == label);
-        self.negative.improve(gallery, query, &tile, smallest_negative, |found| Some(found) != label);
+        self.positive.improve(query, &tile, smallest_positive, |found| Some(found) == label);
+        self.negative.improve(query, &tile, smallest_negative, |found| Some(found) != label);
     }
 
     fn sides(&self) -> Sides {
@@ -322,7 +447,7 @@ impl NearestSearch {
         }
     }
 
-    fn visit(&mut self, gallery: &Gallery, query: &Query<'_>, tile: &Tile<'_>) {
+    fn visit(&mut self, query: &Query<'_>, tile: &Tile<'_>) {
         let slack = tile.slack(query);
         let (_, smallest) = tile.smallest(None);
         let loose_cutoff = cutoff(self.key_upper(query), slack);
@@ -339,15 +464,18 @@ impl NearestSearch {
             loose_cutoff
         };
         for (row, _, _) in tile.candidates(tight_cutoff) {
-            let squared_distance = query.squared_distance(gallery.vector(row));
-            let found = Ranked(Neighbour { row, squared_distance });
-            if self.nearest.len() < self.count {
-                self.nearest.push(found);
-            } else if let Some(mut farthest) = self.nearest.peek_mut()
-                && found < *farthest
-            {
-                *farthest = found;
-            }
+            let squared_distance = tile.squared_distance(query, row);
+            self.offer(Ranked(Neighbour { row, squared_distance }));
+        }
+    }
+
+    fn offer(&mut self, found: Ranked) {
+        if self.nearest.len() < self.count {
+            self.nearest.push(found);
+        } else if let Some(mut farthest) = self.nearest.peek_mut()
+            && found < *farthest
+        {
+            *farthest = found;
         }
     }
 
