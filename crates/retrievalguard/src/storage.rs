@@ -11,3 +11,4 @@ pub mod live;
 pub mod manifest;
 pub mod npy;
 pub mod sample_cache;
+pub mod shards;

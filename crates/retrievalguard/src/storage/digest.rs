@@ -153,6 +153,7 @@ impl<R: Read> Read for HashingReader<R> {
 }
 
 /// Passes bytes on and digests them on the way.
+#[derive(Debug)]
 pub(crate) struct HashingWriter<W> {
     writer: W,
     hasher: Sha256,
@@ -162,6 +163,11 @@ pub(crate) struct HashingWriter<W> {
 impl<W: io::Write> HashingWriter<W> {
     pub(crate) fn new(writer: W) -> Self {
         Self { writer, hasher: Sha256::new(), bytes: 0 }
+    }
+
+    /// Number of bytes written so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The writer, and digest and number of the bytes that it took.

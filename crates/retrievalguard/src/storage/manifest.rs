@@ -47,15 +47,18 @@ use crate::{NormBound, Seed, Sigma};
 /// Version of the layout of a gallery directory.
 pub const GALLERY_FORMAT: u32 = 1;
 
-const MANIFEST: &str = "manifest.json";
-const VECTORS: &str = "vectors.npy";
-const ITEMS: &str = "items.jsonl";
+pub(super) const MANIFEST: &str = "manifest.json";
+pub(super) const VECTORS: &str = "vectors.npy";
+pub(super) const ITEMS: &str = "items.jsonl";
+
+/// What wrote a manifest.
+pub(super) const TOOL: &str = concat!("retrievalguard ", env!("CARGO_PKG_VERSION"));
 
 /// A manifest is a page of text; more is not one of ours.
 const MANIFEST_LIMIT: u64 = 1 << 20;
 
 /// Longest line of `items.jsonl`: two names and a path.
-const LINE_LIMIT: u64 = 1 << 20;
+pub(super) const LINE_LIMIT: u64 = 1 << 20;
 
 /// Why a gallery directory could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -450,11 +453,11 @@ impl GalleryManifest {
 
 /// One line of `items.jsonl`.
 #[derive(Serialize, Deserialize)]
-struct Item<'a> {
-    identity: std::borrow::Cow<'a, str>,
-    label: std::borrow::Cow<'a, str>,
+pub(super) struct Item<'a> {
+    pub(super) identity: std::borrow::Cow<'a, str>,
+    pub(super) label: std::borrow::Cow<'a, str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    path: Option<std::borrow::Cow<'a, str>>,
+    pub(super) path: Option<std::borrow::Cow<'a, str>>,
 }
 
 /// A gallery as it stands on disk.
@@ -501,7 +504,7 @@ impl GalleryDirectory {
         let items_file = write_hashed(&directory.join(ITEMS), |writer| write_items(writer, gallery, paths))?;
         let manifest = GalleryManifest {
             format: GALLERY_FORMAT,
-            tool: concat!("retrievalguard ", env!("CARGO_PKG_VERSION")).to_owned(),
+            tool: TOOL.to_owned(),
             items: gallery.len(),
             dimension: gallery.dimension(),
             metric: gallery.metric(),
@@ -509,10 +512,7 @@ impl GalleryDirectory {
             vectors_file,
             items_file,
         };
-        let mut text = serde_json::to_string_pretty(&manifest)
-            .map_err(|error| WriteError::new(&directory.join(MANIFEST), error.into()))?;
-        text.push('\n');
-        atomic::write(&directory.join(MANIFEST), text.as_bytes())?;
+        write_json(&directory.join(MANIFEST), &manifest)?;
         if let Some(journal) = no_writes {
             journal.remove()?;
         }
@@ -666,6 +666,15 @@ fn write_items(writer: &mut impl Write, gallery: &Gallery, paths: &[Option<Strin
         writer.write_all(b"\n")?;
     }
     Ok(())
+}
+
+/// Writes a manifest, and returns its size and digest.
+pub(super) fn write_json(path: &Path, manifest: &impl Serialize) -> Result<FileRecord, WriteError> {
+    let mut text =
+        serde_json::to_string_pretty(manifest).map_err(|error| WriteError::new(path, error.into()))?;
+    text.push('\n');
+    atomic::write(path, text.as_bytes())?;
+    Ok(FileRecord { bytes: text.len() as u64, sha256: Digest::of_bytes(text.as_bytes()) })
 }
 
 /// Size and digest of a file that is not written.

@@ -17,7 +17,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod header;
+pub(super) mod header;
 
 use std::collections::TryReserveError;
 use std::fs::File;
@@ -301,7 +301,8 @@ pub(crate) fn write_f32_to(writer: &mut impl Write, shape: &[usize], values: &[f
     write_values(writer, "<f4", shape, values.iter().map(|value| value.to_le_bytes()))
 }
 
-fn write_values<const SIZE: usize>(
+/// A header and numbers that are bytes already, last axis fastest.
+pub(super) fn write_values<const SIZE: usize>(
     writer: &mut impl Write,
     element: &str,
     shape: &[usize],

@@ -117,7 +117,7 @@ impl Header {
 }
 
 /// The bytes that NumPy writes before the numbers of a C-ordered array.
-pub(super) fn bytes(element: &str, shape: &[usize]) -> Vec<u8> {
+pub(in crate::storage) fn bytes(element: &str, shape: &[usize]) -> Vec<u8> {
     let lengths: Vec<String> = shape.iter().map(ToString::to_string).collect();
     let tuple = match lengths.as_slice() {
         [only] => format!("({only},)"),

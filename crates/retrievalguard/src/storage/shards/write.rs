@@ -1,0 +1,281 @@
+//! Writes a sharded gallery item by item; only names and labels of the shard at hand are in memory.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use super::files::{ArrayFile, BY_IDENTITY, LABELS, LINE_ENDS};
+use super::{LABEL_NAMES, MANIFEST, SHARDS_FORMAT, ShardRecord, ShardsError, ShardsManifest};
+use crate::gallery::{GalleryError, Metric, admit};
+use crate::storage::atomic::{self, WriteError};
+use crate::storage::digest::{Digest, HashingWriter};
+use crate::storage::manifest::{
+    self, FileRecord, GALLERY_FORMAT, GalleryManifest, ITEMS, Item, Provenance, TOOL, VECTORS, write_hashed,
+    write_json,
+};
+use crate::storage::npy::write_values;
+
+/// The shape of a sharded gallery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardOptions {
+    /// Number of components of every vector.
+    pub dimension: usize,
+    /// How vectors are compared.
+    pub metric: Metric,
+    /// Rows of a shard; the last one may have fewer.
+    pub rows: NonZeroUsize,
+}
+
+/// One item on its way to the disk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ShardItem<'a> {
+    /// Name of the picture.
+    pub identity: &'a str,
+    /// Name of its label.
+    pub label: &'a str,
+    /// Its vector, which is scaled if the metric asks for it.
+    pub vector: &'a [f32],
+    /// Where the picture is, if that is to be stored.
+    pub path: Option<&'a str>,
+}
+
+/// A sharded gallery that is being written.
+///
+/// Dropped before [`finish`](Self::finish), it leaves a directory without a manifest, which is refused when it is opened.
+#[derive(Debug)]
+pub struct ShardWriter {
+    directory: PathBuf,
+    options: ShardOptions,
+    provenance: Provenance,
+    numbers: HashMap<String, u32>,
+    shards: Vec<ShardRecord>,
+    items: usize,
+    current: Option<OpenShard>,
+    vector: Vec<f32>,
+}
+
+type HashedFile = HashingWriter<BufWriter<File>>;
+
+/// The shard at hand.
+#[derive(Debug)]
+struct OpenShard {
+    name: String,
+    directory: PathBuf,
+    vectors: HashedFile,
+    items: HashedFile,
+    labels: Vec<u32>,
+    line_ends: Vec<u64>,
+    identities: Vec<Box<str>>,
+    bytes: Vec<u8>,
+}
+
+impl ShardWriter {
+    /// Begins a gallery in a new or empty directory.
+    pub fn create(
+        directory: &Path,
+        options: ShardOptions,
+        provenance: Provenance,
+    ) -> Result<Self, ShardsError> {
+        if options.dimension == 0 {
+            return Err(GalleryError::DimensionZero.into());
+        }
+        let failed = |error| WriteError::new(directory, error);
+        fs::create_dir_all(directory).map_err(failed)?;
+        if fs::read_dir(directory).map_err(failed)?.next().is_some() {
+            return Err(ShardsError::NotEmpty { path: directory.to_owned() });
+        }
+        Ok(Self {
+            directory: directory.to_owned(),
+            options,
+            provenance,
+            numbers: HashMap::new(),
+            shards: Vec::new(),
+            items: 0,
+            current: None,
+            vector: Vec::new(),
+        })
+    }
+
+    /// Writes the next row; one that cannot be stored is refused and changes nothing.
+    pub fn push(&mut self, item: &ShardItem<'_>) -> Result<(), ShardsError> {
+        let (row, dimension, limit) = (self.items, self.options.dimension, u32::MAX as usize);
+        if item.vector.len() != dimension {
+            let (identity, found) = (item.identity.to_owned(), item.vector.len());
+            return Err(GalleryError::Dimension { identity, row, found, dimension }.into());
+        }
+        if row >= limit {
+            return Err(GalleryError::TooManyItems { found: row + 1, limit }.into());
+        }
+        self.vector.clear();
+        self.vector.extend_from_slice(item.vector);
+        admit(&mut self.vector, row, item.identity, self.options.metric)?;
+
+        // Taken out, so that a shard that could not be written is not written to again.
+        let mut shard = match self.current.take() {
+            Some(shard) => shard,
+            None => self.begin()?,
+        };
+        let number = match self.numbers.get(item.label) {
+            Some(&number) => number,
+            None => {
+                // At most one label per item, and items are numbered with 32 bits.
+                let number = self.numbers.len() as u32;
+                self.numbers.insert(item.label.to_owned(), number);
+                number
+            }
+        };
+        self.items += 1;
+        shard.push(item, &self.vector, number)?;
+        if shard.labels.len() == self.options.rows.get() {
+            self.close(shard)
+        } else {
+            self.current = Some(shard);
+            Ok(())
+        }
+    }
+
+    /// Writes what is left, and the manifest last.
+    pub fn finish(mut self) -> Result<ShardsManifest, ShardsError> {
+        if let Some(shard) = self.current.take() {
+            self.close(shard)?;
+        }
+        if self.items == 0 {
+            return Err(GalleryError::Empty.into());
+        }
+        if self.shards.iter().map(|shard| shard.items).sum::<usize>() != self.items {
+            return Err(ShardsError::Interrupted { path: self.directory });
+        }
+        let mut names: Vec<(&str, u32)> =
+            self.numbers.iter().map(|(name, &number)| (name.as_str(), number)).collect();
+        names.sort_unstable_by_key(|&(_, number)| number);
+        let labels_file = write_hashed(&self.directory.join(LABEL_NAMES), |writer| {
+            for (name, _) in &names {
+                serde_json::to_writer(&mut *writer, name)?;
+                writer.write_all(b"\n")?;
+            }
+            Ok(())
+        })?;
+        let manifest = ShardsManifest {
+            format: SHARDS_FORMAT,
+            tool: TOOL.to_owned(),
+            items: self.items,
+            dimension: self.options.dimension,
+            metric: self.options.metric,
+            provenance: self.provenance,
+            labels: names.len(),
+            labels_file,
+            shards: self.shards,
+        };
+        write_json(&self.directory.join(MANIFEST), &manifest)?;
+        Ok(manifest)
+    }
+
+    fn begin(&self) -> Result<OpenShard, ShardsError> {
+        let name = format!("shard-{:05}", self.shards.len());
+        let directory = self.directory.join(&name);
+        fs::create_dir(&directory).map_err(|error| WriteError::new(&directory, error))?;
+        let create = |path: &Path| -> Result<HashedFile, WriteError> {
+            let file = File::create_new(path).map_err(|error| WriteError::new(path, error))?;
+            Ok(HashingWriter::new(BufWriter::with_capacity(1 << 18, file)))
+        };
+        // The header of a full shard; that of a shorter last one is put right at its end.
+        let array = ArrayFile::vectors(&directory, self.options.rows.get(), self.options.dimension);
+        let mut vectors = create(&array.path)?;
+        vectors.write_all(&array.header).map_err(|error| WriteError::new(&array.path, error))?;
+        let items = create(&directory.join(ITEMS))?;
+        Ok(OpenShard {
+            name,
+            directory,
+            vectors,
+            items,
+            labels: Vec::new(),
+            line_ends: Vec::new(),
+            identities: Vec::new(),
+            bytes: Vec::new(),
+        })
+    }
+
+    fn close(&mut self, shard: OpenShard) -> Result<(), ShardsError> {
+        let OpenShard { name, directory, vectors, items, labels, line_ends, identities, .. } = shard;
+        let array = ArrayFile::vectors(&directory, labels.len(), self.options.dimension);
+        let short = labels.len() < self.options.rows.get();
+        let vectors_file = finish_file(vectors, &array.path, short.then_some(array.header.as_slice()))?;
+        let items_file = finish_file(items, &directory.join(ITEMS), None)?;
+        let mut by_identity: Vec<u32> = (0..labels.len() as u32).collect();
+        by_identity.sort_unstable_by_key(|&row| (&identities[row as usize], row));
+        let labels_file = write_column(&directory, LABELS, "<u4", labels.iter().map(|n| n.to_le_bytes()))?;
+        let line_ends_file =
+            write_column(&directory, LINE_ENDS, "<u8", line_ends.iter().map(|end| end.to_le_bytes()))?;
+        let by_identity_file =
+            write_column(&directory, BY_IDENTITY, "<u4", by_identity.iter().map(|row| row.to_le_bytes()))?;
+        let manifest = GalleryManifest {
+            format: GALLERY_FORMAT,
+            tool: TOOL.to_owned(),
+            items: labels.len(),
+            dimension: self.options.dimension,
+            metric: self.options.metric,
+            provenance: self.provenance.clone(),
+            vectors_file,
+            items_file,
+        };
+        let manifest_file = write_json(&directory.join(manifest::MANIFEST), &manifest)?;
+        self.shards.push(ShardRecord {
+            name,
+            items: labels.len(),
+            manifest_file,
+            labels_file,
+            line_ends_file,
+            by_identity_file,
+        });
+        Ok(atomic::sync_directory(&self.directory)
+            .map_err(|error| WriteError::new(&self.directory, error))?)
+    }
+}
+
+impl OpenShard {
+    fn push(&mut self, item: &ShardItem<'_>, vector: &[f32], label: u32) -> Result<(), WriteError> {
+        let failed = |name: &str, error| WriteError::new(&self.directory.join(name), error);
+        // Whole rows and lines, because each write is digested by itself.
+        self.bytes.clear();
+        self.bytes.extend(vector.iter().flat_map(|value| value.to_le_bytes()));
+        self.vectors.write_all(&self.bytes).map_err(|error| failed(VECTORS, error))?;
+        let line = Item {
+            identity: item.identity.into(),
+            label: item.label.into(),
+            path: item.path.map(Into::into),
+        };
+        self.bytes.clear();
+        serde_json::to_writer(&mut self.bytes, &line).map_err(|error| failed(ITEMS, error.into()))?;
+        self.bytes.push(b'\n');
+        self.items.write_all(&self.bytes).map_err(|error| failed(ITEMS, error))?;
+        self.labels.push(label);
+        self.line_ends.push(self.items.bytes());
+        self.identities.push(item.identity.into());
+        Ok(())
+    }
+}
+
+/// Brings a file to the disk; with another header its digest is computed again.
+fn finish_file(writer: HashedFile, path: &Path, header: Option<&[u8]>) -> Result<FileRecord, WriteError> {
+    let failed = |error| WriteError::new(path, error);
+    let (writer, mut sha256, bytes) = writer.finish();
+    let mut file = writer.into_inner().map_err(|error| failed(error.into_error()))?;
+    if let Some(header) = header {
+        file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(header)).map_err(failed)?;
+        sha256 = Digest::of_file(path).map_err(failed)?;
+    }
+    file.sync_all().map_err(failed)?;
+    Ok(FileRecord { bytes, sha256 })
+}
+
+/// Writes an array of one axis.
+fn write_column<const SIZE: usize>(
+    directory: &Path,
+    name: &str,
+    element: &'static str,
+    values: impl ExactSizeIterator<Item = [u8; SIZE]>,
+) -> Result<FileRecord, WriteError> {
+    write_hashed(&directory.join(name), |writer| write_values(writer, element, &[values.len()], values))
+}
