@@ -23,6 +23,7 @@
 //! ```
 
 mod edit;
+mod extent;
 mod question;
 mod scores;
 mod search;
@@ -32,10 +33,12 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 pub use edit::NewItem;
+pub(crate) use extent::Extent;
+pub use extent::SearchError;
 pub use question::{Positives, Question, Side};
 pub(crate) use scores::{Rows, Scratch, batch_queries};
-pub(crate) use search::{Extent, NearestBatch, Search, SidesBatch};
-pub use search::{Neighbour, SearchError, Sides};
+pub(crate) use search::{NearestBatch, Search, SidesBatch};
+pub use search::{Neighbour, Sides};
 
 /// Largest norm of a stored vector: with it on both sides, no `f32` product or sum comes near overflow.
 pub(crate) const NORM_LIMIT: f64 = 1e15;

@@ -40,8 +40,9 @@ const BATCH_QUERIES: usize = 256;
 /// Rows of a tile: enough to repay packing the batch again, few enough that its scores are still cached when they
 /// are scanned (measured best of 64 to 4096).
 const TILE_ROWS: usize = 1024;
-/// Below this many queries, packing a tile for the matrix product costs more than the product saves.
-const FEW_QUERIES: usize = 6;
+/// Below this many queries, packing a tile for the matrix product costs more than it saves (measured at dimensions 32,
+/// 128 and 1024, where the two meet at 3, 8 and 5).
+const FEW_QUERIES: usize = 4;
 /// Numbers of a batch: limits its memory for very long vectors.
 const BATCH_NUMBERS: usize = 1 << 21;
 /// Largest dimension for which [`slack`] is proved.
