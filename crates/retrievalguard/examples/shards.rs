@@ -1,10 +1,11 @@
-//! A gallery in shards on disk, written, searched exactly and compared with a double loop.
+//! A gallery in shards on disk: written, searched exactly, compared with a double loop, and a certificate against it.
 //!
 //! ```text
 //! cargo run --release --example shards                                    # all of it, small, in a temporary folder
 //! cargo run --release --example shards -- write FOLDER 10000000 1000000   # 10 million rows, a million in each shard
 //! cargo run --release --example shards -- search FOLDER                   # seconds per query and peak memory
 //! cargo run --release --example shards -- memory FOLDER/shard-00000       # one shard, in memory, one thread
+//! cargo run --release --example shards -- certify FOLDER 1000             # one query with 1,000 certifying samples
 //! ```
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 
@@ -13,11 +14,14 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Instant;
 
+use retrievalguard::certificate::{Form, Radius, SampledQuery};
 use retrievalguard::gallery::{Metric, Neighbour, Positives, Question, Sides};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
-use retrievalguard::storage::shards::{ShardItem, ShardOptions, ShardWriter, ShardedGallery};
-use retrievalguard::{NormBound, Seed};
+use retrievalguard::storage::shards::{
+    ShardItem, ShardOptions, ShardWriter, ShardedCertifier, ShardedGallery,
+};
+use retrievalguard::{Alpha, Excess, NormBound, Samples, Seed, Sigma};
 
 const DIMENSION: usize = 128;
 const LABELS: usize = 5_000;
@@ -37,12 +41,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             let path = folder.path().join("gallery");
             write(&path, 50_000, 20_000)?;
             search(&path)?;
-            memory(&path.join("shard-00000"))
+            memory(&path.join("shard-00000"))?;
+            certify(&path, 1_000)
         }
         ["write", folder, items, rows] => write(Path::new(folder), items.parse()?, rows.parse()?),
         ["search", folder] => search(Path::new(folder)),
         ["memory", folder] => memory(Path::new(folder)),
-        _ => Err("wanted nothing, or: write FOLDER ITEMS ROWS | search FOLDER | memory FOLDER".into()),
+        ["certify", folder, samples] => certify(Path::new(folder), samples.parse()?),
+        _ => Err("wanted nothing, or: write FOLDER ITEMS ROWS | search FOLDER | memory FOLDER | certify FOLDER SAMPLES"
+            .into()),
     }
 }
 
@@ -162,6 +169,36 @@ fn memory(folder: &Path) -> Result<(), Box<dyn Error>> {
         show(together, &seconds);
     }
     println!("{}", peak_memory());
+    Ok(())
+}
+
+/// Certifies that a row stays nearest to a query whose noisy embeddings lie around it.
+fn certify(folder: &Path, samples: u32) -> Result<(), Box<dyn Error>> {
+    let gallery = ShardedGallery::open(folder)?;
+    let row = gallery.len() / 3;
+    let centre = gallery.load_rows(&[row])?;
+    let around = |stage, count: u32| {
+        let mut values = vec![0.0; count as usize * DIMENSION];
+        for (place, vector) in (0..).zip(values.chunks_exact_mut(DIMENSION)) {
+            noise(stage).fill(place, 0, vector);
+            vector.iter_mut().zip(&centre).for_each(|(value, centre)| *value = centre + 0.08 * *value);
+            let norm = vector.iter().map(|value| value * value).sum::<f32>().sqrt() * 1.000_001;
+            vector.iter_mut().for_each(|value| *value /= norm);
+        }
+        Samples::new(values, DIMENSION, NormBound::UNIT, Excess::Refuse)
+    };
+    let query =
+        SampledQuery { pilot: around(Stage::Judge, 500)?, certifying: around(Stage::Certify, samples)? };
+    let question = Question::new(Positives::Item(row), vec![]);
+    let started = Instant::now();
+    let certifier = ShardedCertifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
+    let outcome = certifier.half_space(&query, &question, Form::ByPilot)?;
+    let (seconds, rows) = (started.elapsed().as_secs_f64(), gallery.len());
+    let radius = outcome.verdict.radius().map_or(0.0, Radius::get);
+    println!(
+        "one query, n = {samples}, {rows} rows: certified radius {radius:.4} in {seconds:.1} s, {}",
+        peak_memory()
+    );
     Ok(())
 }
 

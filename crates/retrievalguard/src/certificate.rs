@@ -50,6 +50,7 @@ use serde::{Deserialize, Serialize};
 pub use adaptive::{AdaptiveOptions, AdaptiveOutcome, AdaptiveRun, AdaptiveTest, Decision, Rule};
 pub use explain::{Explanation, Step, StepValue, statement_in_words};
 pub use growing::{GrowingOptions, GrowingOutcome, GrowingTest};
+pub(crate) use half_space::weaker;
 pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome, HalfSpacePlan};
 pub use half_space_mean::half_space_mean_radius;
 use paper::Statement;
@@ -57,6 +58,7 @@ pub use paper::{
     certified_radius, certified_radius_linear, concentration, lipschitz_bound, lipschitz_bound_linear,
     matrix_concentration, mean_shift_bound,
 };
+pub(crate) use plan::smallest_promises;
 pub use radius::{Radius, round_down};
 pub use similarity::Similarity;
 pub use vote::Ballot;

@@ -101,6 +101,19 @@ impl Explanation {
         self
     }
 
+    /// Replaces the value of the first step with this name, if there is one.
+    pub(crate) fn set(&mut self, quantity: &str, value: impl Into<StepValue>) {
+        if let Some(step) = self.steps.iter_mut().find(|step| step.quantity == quantity) {
+            step.value = value.into();
+        }
+    }
+
+    /// Drops the first step with this name and all behind it.
+    pub(crate) fn drop_from(&mut self, quantity: &str) {
+        let end = self.steps.iter().position(|step| step.quantity == quantity);
+        self.steps.truncate(end.unwrap_or(self.steps.len()));
+    }
+
     /// The steps in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps

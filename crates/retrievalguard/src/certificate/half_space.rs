@@ -140,20 +140,11 @@ impl<'a> Certifier<'a> {
             let negatives = parties.negatives.len();
             return Err(CertificateError::TopKTooLarge { top_k: options.top_k, negatives });
         }
-        let range = range_of(pilot);
-        let planner = Planner {
-            gallery: self.gallery,
-            pilot,
-            sigma: self.sigma,
-            range,
-            level: self.alpha.get(),
-            samples: samples.get(),
-            form: options.form,
-            top_k: options.top_k,
-            rungs,
-        };
-        let (dangerous, harmless) =
-            if parties.positives.is_empty() { (Vec::new(), Vec::new()) } else { planner.plan(&parties) };
+        let planner = self.planner(pilot, samples.get(), options, rungs);
+        let (range, (dangerous, harmless)) = (
+            planner.range,
+            if parties.positives.is_empty() { (Vec::new(), Vec::new()) } else { planner.plan(&parties) },
+        );
         Ok(HalfSpacePlan {
             certifier: *self,
             parties,
@@ -164,6 +155,67 @@ impl<'a> Certifier<'a> {
             pilot: pilot.clone(),
         })
     }
+
+    fn planner<'pilot>(
+        &self,
+        pilot: &'pilot Samples,
+        samples: u32,
+        options: &HalfSpaceOptions,
+        rungs: Rungs,
+    ) -> Planner<'pilot>
+    where
+        'a: 'pilot,
+    {
+        Planner {
+            gallery: self.gallery,
+            pilot,
+            sigma: self.sigma,
+            range: range_of(pilot),
+            level: self.alpha.get(),
+            samples,
+            form: options.form,
+            top_k: options.top_k,
+            rungs,
+        }
+    }
+
+    /// The negatives that look most dangerous on the pilot, each behind its rank, for a piece of a gallery.
+    pub(crate) fn most_dangerous(
+        &self,
+        query: &SampledQuery,
+        question: &Question,
+    ) -> Result<Vec<(f64, usize)>, CertificateError> {
+        let parties = self.pose(query, question)?;
+        let options = HalfSpaceOptions::default();
+        let planner = self.planner(&query.pilot, query.certifying.count(), &options, Rungs::AtTheEnd);
+        Ok(planner.most_dangerous(&parties))
+    }
+
+    /// The smallest radius of the negatives that are not dangerous, with its row, if one does not reach `enough`.
+    ///
+    /// The rows in `dangerous` ascend. Each negative is tested as [`Certifier::half_space`] tests it.
+    pub(crate) fn weakest_harmless(
+        &self,
+        query: &SampledQuery,
+        question: &Question,
+        dangerous: &[usize],
+        enough: Radius,
+    ) -> Result<Option<(Radius, usize)>, CertificateError> {
+        let parties = self.pose(query, question)?;
+        let options = HalfSpaceOptions::default();
+        let planner = self.planner(&query.pilot, query.certifying.count(), &options, Rungs::AtTheEnd);
+        let (range, harmless) = (planner.range, planner.harmless(&parties, dangerous));
+        let pilot = query.pilot.clone();
+        let dangerous = Vec::new();
+        let plan = HalfSpacePlan { certifier: *self, parties, dangerous, harmless, top_k: 1, range, pilot };
+        let found = plan.test_harmless(&query.certifying, &[self.alpha.get()], &[enough]);
+        Ok(found.iter().map(|one| (one.radii[0], one.negative)).reduce(weaker))
+    }
+}
+
+/// The smaller of two radii, the first if they are equal.
+pub(crate) fn weaker(left: (Radius, usize), right: (Radius, usize)) -> (Radius, usize) {
+    if right.0 < left.0 { right } else { left }
 }
 
 /// Radii of one negative at the levels `α, α/2, …, α/k`.

@@ -111,15 +111,39 @@ struct Ranked {
     harmless: Harmless,
 }
 
+/// Of negatives with their promise, those that [`Planner::plan`] would call dangerous, most dangerous first.
+pub(crate) fn smallest_promises(mut ranked: Vec<(f64, usize)>) -> Vec<(f64, usize)> {
+    ranked.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
+    ranked.truncate(DANGEROUS);
+    ranked
+}
+
 impl Planner<'_> {
+    /// The positives that are tried against a dangerous negative.
+    fn candidates(&self, parties: &Parties, mean: &[f64]) -> Vec<usize> {
+        let nearest = parties.nearest_positives(self.gallery, mean, CANDIDATES);
+        nearest.into_iter().map(|(_, row)| row).collect()
+    }
+
+    /// What [`Planner::plan`] ranks the negatives by, and the row of each, for the most dangerous of them.
+    pub(crate) fn most_dangerous(&self, parties: &Parties) -> Vec<(f64, usize)> {
+        let mean = self.pilot.mean();
+        let ranked = self.rank(parties, &mean, &self.candidates(parties, &mean));
+        smallest_promises(ranked.iter().map(|one| (one.promise, one.harmless.negative)).collect())
+    }
+
+    /// The negatives but for the dangerous rows, which are ascending, as [`Planner::plan`] sees harmless ones.
+    pub(crate) fn harmless(&self, parties: &Parties, dangerous: &[usize]) -> Vec<Harmless> {
+        let mean = self.pilot.mean();
+        let ranked = self.rank(parties, &mean, &self.candidates(parties, &mean));
+        let harmless = ranked.into_iter().map(|one| one.harmless);
+        harmless.filter(|one| dangerous.binary_search(&one.negative).is_err()).collect()
+    }
+
     /// Splits the negatives into dangerous ones, most dangerous first, and harmless ones.
     pub(crate) fn plan(&self, parties: &Parties) -> (Vec<Opponent>, Vec<Harmless>) {
         let mean = self.pilot.mean();
-        let candidates: Vec<usize> = parties
-            .nearest_positives(self.gallery, &mean, CANDIDATES)
-            .into_iter()
-            .map(|(_, row)| row)
-            .collect();
+        let candidates = self.candidates(parties, &mean);
         let mut ranked = self.rank(parties, &mean, &candidates);
         let dangerous = DANGEROUS.max(2 * self.top_k).min(ranked.len());
         let order = |left: &Ranked, right: &Ranked| {

@@ -48,6 +48,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod certify;
 mod files;
 mod search;
 mod write;
@@ -62,8 +63,10 @@ use self::files::{ArrayFile, LINE_ENDS};
 use super::atomic::WriteError;
 use super::digest::Digest;
 use super::manifest::{FileRecord, GalleryManifest, Provenance, StorageError};
+use crate::certificate::CertificateError;
 use crate::gallery::{Gallery, GalleryError, Label, Metric, SearchError};
 
+pub use self::certify::ShardedCertifier;
 pub use self::write::{ShardItem, ShardOptions, ShardWriter};
 
 /// Version of the layout of a sharded gallery.
@@ -82,6 +85,9 @@ pub enum ShardsError {
     /// The search makes no sense.
     #[error(transparent)]
     Search(#[from] SearchError),
+    /// The question cannot be answered at all.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     /// An item cannot be stored, or rows are no gallery.
     #[error(transparent)]
     Gallery(#[from] GalleryError),

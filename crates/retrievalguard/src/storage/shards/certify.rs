@@ -1,0 +1,450 @@
+//! `half-space` against a gallery in shards: the radius that the whole gallery in memory would give (theory, section 2.6).
+//!
+//! Every negative has a radius of its own and the smallest is the query's, so the gallery may be looked at in pieces. The
+//! pilot ranks the negatives of every piece; those that are the most dangerous of all are tested together, as in memory;
+//! the others piece by piece, against the radius that is already known. The positives are part of every piece.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use super::{ShardedGallery, ShardsError};
+use crate::certificate::{
+    CertificateError, CertificateName, Certifier, Explanation, Form, HalfSpaceOptions, Outcome, SampledQuery,
+    StepValue, Verdict, check_alike, smallest_promises, weaker,
+};
+use crate::gallery::{Gallery, Positives, Question};
+use crate::{Alpha, Sigma};
+
+/// Rows of a piece: each thread holds the vectors of one, twice.
+const PIECE_ROWS: usize = 1 << 16;
+
+/// A sharded gallery and the parameters of a guarantee: everything but the query.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardedCertifier<'a> {
+    gallery: &'a ShardedGallery,
+    sigma: Sigma,
+    alpha: Alpha,
+    piece_rows: usize,
+}
+
+/// A question to the whole gallery, with what every piece needs of it.
+struct Case<'a> {
+    question: &'a Question,
+    /// Rows of the right answers, ascending.
+    positives: Vec<usize>,
+    /// Their vectors.
+    vectors: Vec<f32>,
+}
+
+/// The positives and some consecutive rows as a gallery of their own.
+struct Piece {
+    gallery: Gallery,
+    /// Row of the whole gallery for each row of the piece, ascending.
+    rows: Vec<usize>,
+    question: Question,
+}
+
+impl<'a> ShardedCertifier<'a> {
+    /// A certifier for queries smoothed with `sigma`, each certificate wrong with probability at most `alpha`.
+    pub fn new(gallery: &'a ShardedGallery, sigma: Sigma, alpha: Alpha) -> Self {
+        Self { gallery, sigma, alpha, piece_rows: PIECE_ROWS }
+    }
+
+    /// The certificate of [`Certifier::half_space`] for the same items, for Recall@1.
+    ///
+    /// It reads the vectors three times and multiplies every negative with every certifying sample, as it is done in
+    /// memory: time grows with samples times rows. The positives of the question are in memory once for each thread.
+    pub fn half_space(
+        &self,
+        query: &SampledQuery,
+        question: &Question,
+        form: Form,
+    ) -> Result<Outcome, ShardsError> {
+        let (found, wanted) = (query.pilot.dimension(), self.gallery.dimension());
+        if found != wanted {
+            return Err(CertificateError::DimensionMismatch { found, wanted }.into());
+        }
+        check_alike(&query.pilot, &query.certifying)?;
+        let nearest = self.gallery.nearest_sides(&query.certifying.mean(), |_| question)?[0];
+        let Some(negative) = nearest.negative else { return Err(CertificateError::NoNegatives.into()) };
+        let case = self.case(question)?;
+        let negatives = self.gallery.len() - case.positives.len() - question.excluded.len();
+        let mut explain = Explanation::default();
+        explain
+            .add("samples n", query.certifying.count(), "theory 2.3")
+            .add("positives", case.positives.len(), "theory 2.1")
+            .add("negatives", negatives, "theory 2.1");
+        let outcome = |verdict, explain| Outcome {
+            name: CertificateName::HalfSpace,
+            verdict,
+            samples: query.certifying.count(),
+            explain,
+        };
+        // A tie is a wrong answer.
+        if nearest.positive.is_none_or(|positive| positive.squared_distance >= negative.squared_distance) {
+            return Ok(outcome(Verdict::Misretrieved, explain));
+        }
+
+        let ranked = self.reduce(&case, |piece, certifier| {
+            let ranked = certifier.most_dangerous(query, &piece.question)?;
+            Ok(ranked.into_iter().map(|(promise, row)| (promise, piece.rows[row])).collect::<Vec<_>>())
+        })?;
+        let ranked = smallest_promises(ranked.into_iter().flatten().collect());
+        let mut dangerous: Vec<usize> = ranked.into_iter().map(|(_, row)| row).collect();
+        dangerous.sort_unstable();
+
+        let core = self.core(&case, &dangerous)?;
+        let certifier = Certifier::new(&core.gallery, self.sigma, self.alpha);
+        let options = HalfSpaceOptions { top_k: 1, form };
+        let tested = certifier.half_space(query, &core.question, &options)?.into_outcome();
+        let mut explain = in_rows_of_the_whole(tested.explain, &core.rows);
+        explain.set("negatives", negatives);
+        // Without a radius there is nothing that the others could take away.
+        let Some(radius) = tested.verdict.radius() else { return Ok(outcome(tested.verdict, explain)) };
+
+        let others = self.reduce(&case, |piece, certifier| {
+            let within: Vec<usize> =
+                dangerous.iter().filter_map(|row| piece.rows.binary_search(row).ok()).collect();
+            let weakest = certifier.weakest_harmless(query, &piece.question, &within, radius)?;
+            Ok(weakest.map(|(radius, row)| (radius, piece.rows[row])))
+        })?;
+        match others.into_iter().flatten().reduce(weaker) {
+            Some((weakest, row)) if weakest < radius => {
+                explain.drop_from("deciding negative row");
+                let label = self.gallery.label_name(self.gallery.label(row));
+                explain
+                    .add("deciding negative row", row, "theory 2.4")
+                    .add("deciding negative", self.gallery.identity(row)?.as_str(), "theory 2.4")
+                    .add("its label", label, "theory 2.4")
+                    .add("form", "thresholds from two moments of the pilot", "theory 2.6")
+                    .add("radius", weakest.get(), "theory 2.4, 2.5");
+                Ok(outcome(Verdict::from_radius(true, Some(weakest)), explain))
+            }
+            Some(_) | None => Ok(outcome(tested.verdict, explain)),
+        }
+    }
+
+    fn case<'question>(&self, question: &'question Question) -> Result<Case<'question>, ShardsError> {
+        let visible = |row: &usize| question.excluded.binary_search(row).is_err();
+        let positives: Vec<usize> = match question.positives {
+            Positives::Label(label) => {
+                let rows = self.gallery.labels().iter().zip(0..);
+                rows.filter(|&(&found, _)| found == label).map(|(_, row)| row).filter(visible).collect()
+            }
+            Positives::Item(row) => Some(row).filter(visible).into_iter().collect(),
+            Positives::Absent => Vec::new(),
+        };
+        let vectors = self.gallery.load_rows(&positives)?;
+        Ok(Case { question, positives, vectors })
+    }
+
+    /// Does some work for every piece that has a negative, on several threads; the results are in the order of rows.
+    fn reduce<T: Send>(
+        &self,
+        case: &Case<'_>,
+        work: impl Fn(&Piece, Certifier<'_>) -> Result<T, ShardsError> + Sync,
+    ) -> Result<Vec<T>, ShardsError> {
+        let pieces = self.gallery.len().div_ceil(self.piece_rows);
+        let next = AtomicUsize::new(0);
+        let run = || {
+            let mut done = Vec::new();
+            loop {
+                let place = next.fetch_add(1, Ordering::Relaxed);
+                if place >= pieces {
+                    return Ok(done);
+                }
+                if let Some(piece) = self.piece(case, place)? {
+                    done.push((place, work(&piece, Certifier::new(&piece.gallery, self.sigma, self.alpha))?));
+                }
+            }
+        };
+        let done: Vec<Result<Vec<(usize, T)>, ShardsError>> = thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.gallery.threads.get()).map(|_| scope.spawn(run)).collect();
+            let joined = workers.into_iter().map(thread::ScopedJoinHandle::join);
+            joined.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        let mut all: Vec<(usize, T)> = Vec::with_capacity(pieces);
+        for part in done {
+            all.append(&mut part?);
+        }
+        all.sort_unstable_by_key(|&(place, _)| place);
+        Ok(all.into_iter().map(|(_, result)| result).collect())
+    }
+
+    /// The positives and the rows of one piece, in ascending order; nothing if there is no negative among them.
+    fn piece(&self, case: &Case<'_>, place: usize) -> Result<Option<Piece>, ShardsError> {
+        let start = place * self.piece_rows;
+        let end = self.gallery.len().min(start + self.piece_rows);
+        let excluded = &case.question.excluded;
+        let own: Vec<usize> = (start..end).filter(|row| excluded.binary_search(row).is_err()).collect();
+        let before = case.positives.partition_point(|&row| row < start);
+        let behind = case.positives.partition_point(|&row| row < end);
+        if own.len() == behind - before {
+            return Ok(None);
+        }
+        let dimension = self.gallery.dimension();
+        let rows = [&case.positives[..before], &own, &case.positives[behind..]].concat();
+        let loaded = self.gallery.load_rows(&own)?;
+        let vectors =
+            [&case.vectors[..before * dimension], &loaded, &case.vectors[behind * dimension..]].concat();
+        drop(loaded);
+        // Nothing asks a piece for names.
+        let identities = vec![String::new(); rows.len()];
+        self.assemble(case, rows, vectors, identities).map(Some)
+    }
+
+    /// The positives and the dangerous negatives.
+    fn core(&self, case: &Case<'_>, dangerous: &[usize]) -> Result<Piece, ShardsError> {
+        let mut rows = [&case.positives, dangerous].concat();
+        rows.sort_unstable();
+        let vectors = self.gallery.load_rows(&rows)?;
+        let mut identities = vec![String::new(); rows.len()];
+        for (identity, row) in identities.iter_mut().zip(&rows) {
+            if dangerous.binary_search(row).is_ok() {
+                *identity = self.gallery.identity(*row)?;
+            }
+        }
+        self.assemble(case, rows, vectors, identities)
+    }
+
+    fn assemble(
+        &self,
+        case: &Case<'_>,
+        rows: Vec<usize>,
+        vectors: Vec<f32>,
+        identities: Vec<String>,
+    ) -> Result<Piece, ShardsError> {
+        let labels: Vec<&str> =
+            rows.iter().map(|&row| self.gallery.label_name(self.gallery.label(row))).collect();
+        let gallery =
+            Gallery::new(vectors, self.gallery.dimension(), identities, &labels, self.gallery.metric())?;
+        let positives = match case.question.positives {
+            Positives::Label(label) => gallery
+                .label_named(self.gallery.label_name(label))
+                .map_or(Positives::Absent, Positives::Label),
+            Positives::Item(row) => rows.binary_search(&row).map_or(Positives::Absent, Positives::Item),
+            Positives::Absent => Positives::Absent,
+        };
+        Ok(Piece { gallery, rows, question: Question::new(positives, Vec::new()) })
+    }
+}
+
+/// An explanation whose rows are those of the whole gallery.
+fn in_rows_of_the_whole(mut explain: Explanation, rows: &[usize]) -> Explanation {
+    if let Some(row) = explain.number("deciding negative row") {
+        explain.set("deciding negative row", rows[row as usize]);
+    }
+    if let Some(StepValue::List(positives)) = explain.value("positive rows") {
+        let positives: Vec<f64> = positives.iter().map(|&row| rows[row as usize] as f64).collect();
+        explain.set("positive rows", positives);
+    }
+    explain
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::path::Path;
+
+    use super::*;
+    use crate::certificate::Radius;
+    use crate::gallery::Metric;
+    use crate::noise::{ImageIdentity, NoiseStream, Stage};
+    use crate::storage::manifest::Provenance;
+    use crate::storage::shards::{ShardItem, ShardOptions, ShardWriter};
+    use crate::{Excess, NormBound, Samples, Seed};
+
+    fn stream(name: &str, seed: u64) -> NoiseStream {
+        NoiseStream::new(Seed::new(seed), &ImageIdentity::new(name), Stage::Certify)
+    }
+
+    fn unit(vector: &mut [f32]) {
+        let norm = vector.iter().map(|value| value * value).sum::<f32>().sqrt() * 1.000_001;
+        vector.iter_mut().for_each(|value| *value /= norm);
+    }
+
+    fn sharded(folder: &Path, whole: &Gallery, rows: usize) -> ShardedGallery {
+        let rows = NonZeroUsize::new(rows).unwrap();
+        let options = ShardOptions { dimension: whole.dimension(), metric: whole.metric(), rows };
+        let mut writer = ShardWriter::create(folder, options, Provenance::unknown(NormBound::UNIT)).unwrap();
+        for row in 0..whole.len() {
+            let (identity, label) = (whole.identity(row), whole.label_name(whole.label(row)));
+            let item = ShardItem { identity, label, vector: whole.vector(row), path: None };
+            writer.push(&item).unwrap();
+        }
+        writer.finish().unwrap();
+        ShardedGallery::open(folder).unwrap().threads(NonZeroUsize::new(3).unwrap())
+    }
+
+    /// Unit vectors around the centres of their labels.
+    fn clusters(rows: usize, dimension: usize, labels: usize, seed: u64) -> Gallery {
+        let mut vectors = vec![0.0; rows * dimension];
+        for (row, vector) in vectors.chunks_exact_mut(dimension).enumerate() {
+            let mut centre = vec![0.0; dimension];
+            stream("centres", seed).fill((row % labels) as u32, 0, &mut centre);
+            stream("rows", seed).fill(row as u32, 0, vector);
+            vector.iter_mut().zip(&centre).for_each(|(value, centre)| *value = centre + 0.4 * *value);
+            unit(vector);
+        }
+        let names = |word: &str, period: usize| -> Vec<String> {
+            (0..rows).map(|row| format!("{word} {}", row % period)).collect()
+        };
+        Gallery::new(vectors, dimension, names("item", rows), &names("label", labels), Metric::Euclidean)
+            .unwrap()
+    }
+
+    /// Noisy unit vectors around a direction.
+    fn around(centre: &[f32], count: u32, spread: f32, name: &str, seed: u64) -> Samples {
+        let mut values = vec![0.0; count as usize * centre.len()];
+        for (place, vector) in (0..).zip(values.chunks_exact_mut(centre.len())) {
+            stream(name, seed).fill(place, 0, vector);
+            vector.iter_mut().zip(centre).for_each(|(value, centre)| *value = centre + spread * *value);
+            unit(vector);
+        }
+        Samples::new(values, centre.len(), NormBound::UNIT, Excess::Refuse).unwrap()
+    }
+
+    /// Compares the certificate over pieces with the one in memory, bit for bit, and returns that.
+    fn assert_equal(
+        case: &str,
+        whole: &Gallery,
+        query: &SampledQuery,
+        question: &Question,
+        form: Form,
+    ) -> Outcome {
+        let (sigma, alpha) = (Sigma::new(0.25).unwrap(), Alpha::new(0.01).unwrap());
+        let options = HalfSpaceOptions { top_k: 1, form };
+        let wanted = Certifier::new(whole, sigma, alpha).half_space(query, question, &options).unwrap();
+        let wanted = wanted.into_outcome();
+        for (rows, piece_rows) in [(97, 40), (whole.len(), 1000), (250, 301)] {
+            let folder = tempfile::tempdir().unwrap();
+            let gallery = sharded(folder.path(), whole, rows);
+            let certifier = ShardedCertifier { piece_rows, ..ShardedCertifier::new(&gallery, sigma, alpha) };
+            let found = certifier.half_space(query, question, form).unwrap();
+            assert_eq!(found.verdict, wanted.verdict, "{case}, shards of {rows}, pieces of {piece_rows}");
+            for quantity in [
+                "positives",
+                "negatives",
+                "radius",
+                "deciding negative row",
+                "deciding negative",
+                "its label",
+            ] {
+                if found.explain.value(quantity).is_some() {
+                    assert_eq!(
+                        found.explain.value(quantity),
+                        wanted.explain.value(quantity),
+                        "{case}: {quantity}"
+                    );
+                }
+            }
+        }
+        wanted
+    }
+
+    #[test]
+    fn pieces_give_the_radius_of_the_whole_gallery() {
+        let (dimension, labels) = (12, 30);
+        let whole = clusters(700, dimension, labels, 1);
+        let mut certified = 0;
+        for place in 0..10_usize {
+            let row = 37 * place + 5;
+            let spread = [0.03, 0.1, 0.2][place % 3];
+            let query = SampledQuery {
+                pilot: around(whole.vector(row), 200, spread, "pilot", row as u64),
+                certifying: around(whole.vector(row), 1_500, spread, "certifying", row as u64),
+            };
+            let positives = match place % 5 {
+                0 => Positives::Item(row),
+                4 => Positives::Label(whole.label(row + 1)),
+                _ => Positives::Label(whole.label(row)),
+            };
+            // Leave-one-out, but for a query that asks for its own item.
+            let excluded = if place % 5 == 0 { vec![3, 650] } else { vec![row] };
+            let form = [Form::ByPilot, Form::Thresholds, Form::Betting][place % 3];
+            let question = Question::new(positives, excluded);
+            let outcome = assert_equal(&format!("query {place}"), &whole, &query, &question, form);
+            certified += usize::from(outcome.verdict.radius().is_some());
+        }
+        assert!((3..10).contains(&certified), "{certified} certified: the cases are too much alike");
+    }
+
+    #[test]
+    fn a_negative_that_looked_harmless_may_decide() {
+        // More copies of one negative than are treated as dangerous.
+        let dimension = 4;
+        let mut vectors = vec![1.0, 0.0, 0.0, 0.0];
+        vectors.extend([0.0, 1.0, 0.0, 0.0].repeat(199));
+        let names = |word: &str| (0..200).map(|row| format!("{word} {row}")).collect::<Vec<_>>();
+        let whole =
+            Gallery::new(vectors, dimension, names("item"), &names("label"), Metric::Euclidean).unwrap();
+        let query = SampledQuery {
+            pilot: around(whole.vector(0), 300, 0.2, "pilot", 3),
+            certifying: around(whole.vector(0), 2_000, 0.2, "certifying", 3),
+        };
+        let question = Question::new(Positives::Item(0), vec![]);
+        let outcome = assert_equal("copies", &whole, &query, &question, Form::ByPilot);
+        assert!(outcome.verdict.radius().is_some());
+        // Rows 1 to 48 are the dangerous ones.
+        assert!(outcome.explain.number("deciding negative row") > Some(48.0), "{}", outcome.explain);
+    }
+
+    #[test]
+    fn questions_without_an_answer_are_refused_as_in_memory() {
+        let whole = clusters(60, 3, 4, 2);
+        let folder = tempfile::tempdir().unwrap();
+        let gallery = sharded(folder.path(), &whole, 17);
+        let certifier = ShardedCertifier::new(&gallery, Sigma::new(0.25).unwrap(), Alpha::new(0.01).unwrap());
+        let near = |dimension: usize| around(&vec![1.0; dimension], 50, 0.1, "near", 1);
+        let query = SampledQuery { pilot: near(3), certifying: near(3) };
+        let absent = Question::new(Positives::Absent, vec![]);
+        let outcome = certifier.half_space(&query, &absent, Form::ByPilot).unwrap();
+        assert_eq!(outcome.verdict, Verdict::Misretrieved);
+        let only = Question::new(Positives::Item(0), (1..60).collect());
+        let error = certifier.half_space(&query, &only, Form::ByPilot).unwrap_err();
+        assert!(matches!(error, ShardsError::Certificate(CertificateError::NoNegatives)), "{error}");
+        let query = SampledQuery { pilot: near(2), certifying: near(2) };
+        let error = certifier.half_space(&query, &absent, Form::ByPilot).unwrap_err();
+        let mismatch = CertificateError::DimensionMismatch { found: 2, wanted: 3 };
+        assert!(matches!(&error, ShardsError::Certificate(error) if *error == mismatch), "{error}");
+        let query = SampledQuery { pilot: near(3), certifying: near(2) };
+        let error = certifier.half_space(&query, &absent, Form::ByPilot).unwrap_err();
+        assert!(matches!(error, ShardsError::Certificate(CertificateError::PilotMismatch { .. })), "{error}");
+    }
+
+    /// `h(x) = sign(x)` at `x = 0.5` with `σ = 0.25`: the true radius is 0.5, and radii are near it.
+    #[test]
+    fn radii_over_shards_exceed_the_closed_form_no_more_often_than_alpha() {
+        let names = |word: &str| (0..5).map(|row| format!("{word} {row}")).collect::<Vec<_>>();
+        let vectors = vec![-1.0, 1.0, -1.0, -1.0, -1.0];
+        let whole = Gallery::new(vectors, 1, names("item"), &names("label"), Metric::Euclidean).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let gallery = sharded(folder.path(), &whole, 2);
+        let alpha = Alpha::new(0.2).unwrap();
+        let certifier = ShardedCertifier {
+            piece_rows: 2,
+            ..ShardedCertifier::new(&gallery, Sigma::new(0.25).unwrap(), alpha)
+        };
+        let question = Question::new(Positives::Item(1), vec![]);
+        let signs = |count: usize, name: &str, seed: u64| {
+            let mut values = vec![0.0; count];
+            stream(name, seed).fill(0, 0, &mut values);
+            values.iter_mut().for_each(|value| *value = (0.5 + 0.25 * *value).signum());
+            Samples::new(values, 1, NormBound::UNIT, Excess::Refuse).unwrap()
+        };
+        let (runs, mut exceeded, mut sum) = (300_u32, 0_u32, 0.0);
+        for seed in 0..u64::from(runs) {
+            let query = SampledQuery {
+                pilot: signs(100, "pilot", seed),
+                certifying: signs(1_000, "certifying", seed),
+            };
+            let verdict = certifier.half_space(&query, &question, Form::ByPilot).unwrap().verdict;
+            let radius = verdict.radius().map_or(0.0, Radius::get);
+            sum += radius;
+            exceeded += u32::from(radius > 0.5);
+        }
+        // Three standard deviations above the level.
+        assert!(exceeded <= 60 + 21, "{exceeded} of {runs}");
+        assert!(sum / f64::from(runs) > 0.4, "mean {}", sum / f64::from(runs));
+    }
+}
