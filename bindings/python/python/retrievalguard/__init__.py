@@ -1,0 +1,64 @@
+"""Image retrieval whose answers come with a proof.
+
+A retrieval system embeds a picture with an encoder ``h`` and answers with the nearest item of a labelled gallery.
+RetrievalGuard embeds many noisy copies of the query, searches with their mean, and computes a radius inside which no l2
+perturbation of the pixels changes the retrieved label. The proof holds for any encoder; it may fail with a probability
+``alpha`` that you choose.
+
+>>> import numpy as np
+>>> import retrievalguard as rg
+>>> def encode(batch):  # any function from pictures to rows of norm at most 1
+...     flat = batch.reshape(len(batch), -1)
+...     return flat / np.linalg.norm(flat, axis=1, keepdims=True)
+>>> rng = np.random.default_rng(7)
+>>> pictures = {label: rng.uniform(size=(3, 8, 8)).astype("f4") for label in ("cat", "dog")}
+>>> gallery = rg.Gallery([encode(p[None])[0] for p in pictures.values()], list(pictures))
+>>> common = dict(sigma=0.25, seed=7, identity="query", progress=False)
+>>> query = np.clip(pictures["cat"] + 0.05, 0, 1)
+>>> pilot = rg.smooth(encode, query, samples=200, stage="pilot", **common)
+>>> samples = rg.smooth(encode, query, samples=1000, **common)
+>>> rg.certify(samples, gallery, "cat", pilot=pilot, sigma=0.25).verdict
+<Verdict.CERTIFIED: 'certified'>
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from ._certificates import AtK, Certificate, Certificates, Explanation, Step, Verdict, read_certificates
+from ._certify import ALL, certify
+from ._encoder import Encoder
+from ._errors import EncoderError, FileError, InputError, MissingFileError, RetrievalGuardError
+from ._gallery import Gallery
+from ._noise import Noise
+from ._pipeline import certify_pictures, index
+from ._planner import largest_radius, samples_needed
+from ._smooth import smooth
+
+try:
+    __version__ = version("retrievalguard")
+except PackageNotFoundError:
+    __version__ = "unknown"
+
+__all__ = [
+    "ALL",
+    "AtK",
+    "Certificate",
+    "Certificates",
+    "Encoder",
+    "EncoderError",
+    "Explanation",
+    "FileError",
+    "Gallery",
+    "InputError",
+    "MissingFileError",
+    "Noise",
+    "RetrievalGuardError",
+    "Step",
+    "Verdict",
+    "certify",
+    "certify_pictures",
+    "index",
+    "largest_radius",
+    "read_certificates",
+    "samples_needed",
+    "smooth",
+]

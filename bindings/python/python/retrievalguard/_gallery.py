@@ -1,0 +1,301 @@
+"""Labelled vectors and the exact search in them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import _native
+from ._arrays import PathLike, as_array, count, matrix
+from ._errors import InputError
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+Label = Union[str, int]
+
+
+def label_text(label: Any) -> str:
+    """A label as it is stored: strings as they are, whole numbers by their digits."""
+    if isinstance(label, str):
+        return str(label)
+    if isinstance(label, (int, np.integer)) and not isinstance(label, bool):
+        return str(int(label))
+    raise InputError(f"label is {label!r}, wanted a string or a whole number")
+
+
+class Gallery:
+    """Labelled vectors that are searched exactly, with ties going to the smaller row.
+
+    The certificates speak of the nearest *stored* vector: the vectors kept here are the retrieval system itself.
+
+    Parameters
+    ----------
+    vectors : array_like
+        ``(items, dimension)``; kept as float32.
+    labels : sequence of str or int
+        One for each vector; whole numbers are kept as their digits.
+    identities : sequence of str, optional
+        Names of the pictures, ``"0"``, ``"1"``, ... if there are none. One picture may own several rows.
+    metric : {"euclidean", "cosine"}
+        ``"cosine"`` scales the stored vectors to norm 1.
+
+    Examples
+    --------
+    >>> import retrievalguard as rg
+    >>> gallery = rg.Gallery([[0, 0], [1, 0], [0, 3]], ["cat", "cat", "dog"])
+    >>> gallery
+    Gallery(3 items, 2 labels, dimension 2, euclidean)
+    >>> rows, distances = gallery.nearest([0.0, 2.5], k=2)
+    >>> rows.tolist(), distances.tolist()
+    ([2, 0], [0.5, 2.5])
+    >>> gallery.labels[rows[0]]
+    'dog'
+    """
+
+    _stored: _native.Gallery
+
+    def __init__(
+        self,
+        vectors: ArrayLike,
+        labels: Sequence[Label],
+        identities: Optional[Sequence[str]] = None,
+        metric: str = "euclidean",
+    ) -> None:
+        rows = matrix(vectors, "gallery vectors")
+        names = [label_text(label) for label in as_list(labels)]
+        if identities is None:
+            identities = [str(row) for row in range(len(rows))]
+        known = [str(identity) for identity in as_list(identities)]
+        self._stored = _native.Gallery(rows, names, known, str(metric))
+
+    @classmethod
+    def _of(cls, stored: _native.Gallery) -> Gallery:
+        gallery = cls.__new__(cls)
+        gallery._stored = stored
+        return gallery
+
+    @classmethod
+    def read(cls, path: PathLike) -> Gallery:
+        """Reads a gallery directory, as written by `write`, `index` or ``retrievalguard index``.
+
+        Parameters
+        ----------
+        path : path_like
+            The directory.
+
+        Returns
+        -------
+        Gallery
+            With every item that was added since. It also knows how it was made: `certify` holds its noise level, its
+            dimension and its norm bound against the queries'.
+        """
+        return cls._of(_native.Gallery.read(os.fspath(path)))
+
+    def write(self, path: PathLike, norm_bound: Optional[float] = None) -> None:
+        """Writes a gallery directory.
+
+        Parameters
+        ----------
+        path : path_like
+            The directory; a gallery that is there is replaced.
+        norm_bound : float, optional
+            Norm bound ``F`` of the encoder that made the vectors: what the gallery says by itself, else 1.
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> import retrievalguard as rg
+        >>> gallery = rg.Gallery([[0.6, 0.8], [1, 0]], ["cat", "dog"], ["cat-1", "dog-1"])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "pets.gallery")
+        ...     gallery.write(path)
+        ...     rg.Gallery.read(path).identities.tolist()
+        ['cat-1', 'dog-1']
+        """
+        self._stored.write(os.fspath(path), norm_bound)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Union[pandas.DataFrame, polars.DataFrame, pyarrow.Table],
+        metric: str = "euclidean",
+    ) -> Gallery:
+        """A gallery from a table with the columns ``label``, ``vector`` and perhaps ``identity``.
+
+        Parameters
+        ----------
+        table : pandas.DataFrame, polars.DataFrame or pyarrow.Table
+            As `to_pandas`, `to_polars` and `to_arrow` return.
+        metric : {"euclidean", "cosine"}
+            How vectors are compared.
+
+        Returns
+        -------
+        Gallery
+        """
+        names = getattr(table, "column_names", None) or list(getattr(table, "columns", []))
+        for wanted in ("label", "vector"):
+            if wanted not in names:
+                raise InputError(f"the table has no column `{wanted}`, it has {', '.join(map(str, names)) or 'none'}")
+        columns = {name: as_list(table[name]) for name in ("label", "identity") if name in names}
+        vectors = table["vector"]
+        rows = vectors.to_numpy() if type(vectors).__module__.startswith("polars") else as_list(vectors)
+        if getattr(rows, "dtype", None) == object or isinstance(rows, list):
+            rows = [np.asarray(row) for row in rows]
+            if len({row.shape for row in rows}) > 1:
+                raise InputError("the vectors of the table differ in length")
+            rows = np.stack(rows) if rows else np.empty((0, 0), np.float32)
+        return cls(rows, columns["label"], columns.get("identity"), metric)
+
+    def nearest(self, queries: ArrayLike, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The nearest rows of each query.
+
+        Parameters
+        ----------
+        queries : array_like
+            ``(queries, dimension)``, or one vector.
+        k : int
+            How many; no more than there are items are returned.
+
+        Returns
+        -------
+        rows : numpy.ndarray
+            ``(queries, k)`` of int64, the nearest first; ``(k,)`` for one vector.
+        distances : numpy.ndarray
+            Their Euclidean distances to the stored vectors, float64.
+        """
+        values = as_array(queries, "queries")
+        if values.dtype.kind not in "fiub":
+            raise InputError(f"queries hold {values.dtype} values, wanted real numbers")
+        if values.ndim not in (1, 2) or values.shape[-1] != self.dimension:
+            raise InputError(
+                f"queries have shape {values.shape}, wanted rows of the gallery's dimension {self.dimension}"
+            )
+        rows = np.ascontiguousarray(np.atleast_2d(values), dtype=np.float64)
+        found, squared = self._stored.nearest(rows, count(k, "number of neighbours"))
+        distances = np.sqrt(squared)
+        return (found[0], distances[0]) if values.ndim == 1 else (found, distances)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __repr__(self) -> str:
+        kinds = len(set(self._stored.labels()))
+        return f"Gallery({len(self)} items, {kinds} labels, dimension {self.dimension}, {self.metric})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Where it was read from and how it was made do not travel; scaled vectors stay as they are.
+        return (Gallery, (self.vectors, list(self.labels), list(self.identities), self.metric))
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        return self._stored.dimension
+
+    @property
+    def metric(self) -> str:
+        """How vectors are compared."""
+        return self._stored.metric
+
+    @property
+    def vectors(self) -> NDArray[np.float32]:
+        """A copy of the stored vectors, ``(items, dimension)``."""
+        return self._stored.vectors()
+
+    @property
+    def labels(self) -> NDArray[np.object_]:
+        """Labels of the rows, strings."""
+        return np.array(self._stored.labels(), dtype=object)
+
+    @property
+    def identities(self) -> NDArray[np.object_]:
+        """Names of the rows' pictures, strings."""
+        return np.array(self._stored.identities(), dtype=object)
+
+    @property
+    def sigma(self) -> Optional[float]:
+        """Noise level under which the vectors were smoothed, if it is known."""
+        return self._stored.sigma
+
+    @property
+    def samples(self) -> Optional[int]:
+        """Samples behind each vector, if that is known; 0 for clean pictures."""
+        return self._stored.samples
+
+    def rows_of(self, identity: str) -> list[int]:
+        """Rows made from one picture.
+
+        Parameters
+        ----------
+        identity : str
+            Name of the picture.
+
+        Returns
+        -------
+        list of int
+            Ascending, empty if there is none.
+        """
+        return self._stored.rows_of(str(identity))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The columns ``identity``, ``label`` and ``vector`` (an array in each row).
+
+        Returns
+        -------
+        pandas.DataFrame
+
+        Examples
+        --------
+        >>> import retrievalguard as rg
+        >>> gallery = rg.Gallery([[0.6, 0.8], [1, 0]], ["cat", "dog"])
+        >>> gallery.to_pandas().label.tolist()
+        ['cat', 'dog']
+        >>> len(rg.Gallery.from_table(gallery.to_pandas()))
+        2
+        """
+        import pandas
+
+        columns = {"identity": self.identities, "label": self.labels, "vector": list(self.vectors)}
+        return pandas.DataFrame(columns)
+
+    def to_polars(self) -> polars.DataFrame:
+        """The columns ``identity``, ``label`` and ``vector`` (``Array(Float32, dimension)``).
+
+        Returns
+        -------
+        polars.DataFrame
+        """
+        import polars
+
+        columns = {"identity": self._stored.identities(), "label": self._stored.labels()}
+        kind = polars.Array(polars.Float32, self.dimension)
+        return polars.DataFrame(columns).with_columns(polars.Series("vector", self.vectors, dtype=kind))
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The columns ``identity``, ``label`` and ``vector`` (fixed-size list of float32).
+
+        Returns
+        -------
+        pyarrow.Table
+        """
+        import pyarrow
+
+        vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(self.vectors.ravel()), self.dimension)
+        columns = {"identity": self._stored.identities(), "label": self._stored.labels(), "vector": vectors}
+        return pyarrow.table(columns)
+
+
+def as_list(values: Any) -> list[Any]:
+    """A list of what an array, a column or a sequence holds."""
+    if isinstance(values, (str, bytes)):
+        raise InputError(f"a single string {values!r} was given, wanted a sequence of them")
+    for method in ("to_pylist", "tolist", "to_list"):
+        if hasattr(values, method):
+            return list(getattr(values, method)())
+    return list(values)

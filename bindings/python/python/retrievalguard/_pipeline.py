@@ -1,0 +1,201 @@
+"""The resumable runs over folders of pictures."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Optional, Sequence, Union
+
+from . import _native
+from ._arrays import PathLike, Seed, count, seed_digits
+from ._certificates import Certificates
+from ._certify import _names
+from ._encoder import Encoder
+from ._errors import InputError
+from ._gallery import Gallery
+from ._progress import Bar, Progress
+
+
+def index(
+    pictures: PathLike,
+    encoder: Encoder,
+    sigma: float,
+    out: PathLike,
+    *,
+    samples: int = 32,
+    seed: Seed = 0,
+    metric: str = "euclidean",
+    excess: str = "refuse",
+    format: str = "auto",
+    split: Optional[str] = None,
+    every: int = 1,
+    limit: Optional[int] = None,
+    skip_broken: bool = False,
+    progress: Progress = True,
+) -> Gallery:
+    """Embeds labelled pictures and writes a gallery.
+
+    What is done is on disk at once: after an interruption, Ctrl-C or worse, the same call goes on and ends with the same
+    bytes.
+
+    Parameters
+    ----------
+    pictures : path_like
+        A folder of folders (``label/picture.jpg``), a CSV list, or a data set's folder.
+    encoder : Encoder
+        The encoder.
+    sigma : float
+        Standard deviation of the noise.
+    out : path_like
+        Directory for the gallery.
+    samples : int
+        Noisy copies averaged per picture; 0 stores the embedding of the clean picture.
+    seed : int or bytes
+        Root of the noise.
+    metric : {"euclidean", "cosine"}
+        How vectors are compared.
+    excess : {"refuse", "project"}
+        What happens to embeddings above the norm bound.
+    format : str
+        Layout of the data set: ``"auto"``, ``"image-folder"``, ``"csv"``, ``"cub"``, ``"cars"``, ``"sop"`` or ``"idx"``.
+    split : str, optional
+        Part of the data set, ``"test"`` for instance.
+    every, limit : int
+        Only every so many-th picture, and of those only the first so many.
+    skip_broken : bool
+        Leave broken pictures out, with a warning, instead of raising.
+    progress : bool or callable
+        Whether to show a bar, or a function of done and total.
+
+    Returns
+    -------
+    Gallery
+        As it was written.
+    """
+    place = os.fspath(out)
+    indexing = {
+        "sigma": float(sigma),
+        "samples": count(samples, "samples"),
+        "seed": seed_digits(seed),
+        "metric": str(metric),
+        "excess": str(excess),
+    }
+    chosen = _pictures(pictures, format, split, every, limit, skip_broken)
+    with Bar(progress, 0, "indexing", "picture") as bar:
+        report = _native.index(chosen, _encoder(encoder), place, indexing, bar.to)
+    _tell_skipped(report["skipped"])
+    return Gallery.read(place)
+
+
+def certify_pictures(
+    pictures: PathLike,
+    encoder: Encoder,
+    gallery: PathLike,
+    sigma: float,
+    out: PathLike,
+    *,
+    alpha: float = 0.01,
+    simultaneous: bool = False,
+    samples: int = 1000,
+    pilot: int = 200,
+    certificate: Union[str, Sequence[str]] = "half-space",
+    target_radius: Optional[float] = None,
+    top_k: int = 1,
+    seed: Seed = 0,
+    leave_one_out: str = "auto",
+    excess: str = "refuse",
+    format: str = "auto",
+    split: Optional[str] = None,
+    every: int = 1,
+    limit: Optional[int] = None,
+    skip_broken: bool = False,
+    progress: Progress = True,
+) -> Certificates:
+    """Certifies pictures against a gallery and writes a table, as ``retrievalguard certify`` does.
+
+    What is done is on disk at once: after an interruption, Ctrl-C or worse, the same call goes on and ends with the same
+    bytes. ``retrievalguard evaluate``, ``report``, ``explain`` and ``attack`` take up the directory.
+
+    Parameters
+    ----------
+    pictures : path_like
+        The queries: a folder of folders (``label/picture.jpg``), a CSV list, or a data set's folder.
+    encoder : Encoder
+        The encoder that made the gallery.
+    gallery : path_like
+        Directory of the gallery.
+    sigma : float
+        Standard deviation of the noise.
+    out : path_like
+        Directory for the table ``certificates.parquet``, the journal and what the run was made with.
+    alpha : float
+        Probability that a certificate is wrong.
+    simultaneous : bool
+        Share `alpha` over all queries, so that all certificates hold at once.
+    samples, pilot : int
+        Certifying samples per query (the most that are drawn, with a target radius), and pilot samples.
+    certificate : str or sequence of str
+        Names, or ``"all"``.
+    target_radius : float, optional
+        Decide this radius with as few samples as possible (half-space only).
+    top_k : int
+        Also radii for Recall@2 to Recall@k (half-space only).
+    seed : int or bytes
+        Root of the noise, fixed before the queries are seen.
+    leave_one_out : {"auto", "always", "never"}
+        Whether a query is kept from finding itself; ``"auto"``: if it is the same picture, byte for byte.
+    excess, format, split, every, limit, skip_broken, progress
+        As in `index`.
+
+    Returns
+    -------
+    Certificates
+        One row per query.
+    """
+    certifying = {
+        "sigma": float(sigma),
+        "alpha": float(alpha),
+        "simultaneous": bool(simultaneous),
+        "pilot": count(pilot, "sample count", most=2**63),
+        "samples": count(samples, "sample count", most=2**63),
+        "certificates": list(_names(certificate)),
+        "top_k": count(top_k, "top_k"),
+        "target_radius": None if target_radius is None else float(target_radius),
+        "seed": seed_digits(seed),
+        "leave_one_out": str(leave_one_out),
+        "excess": str(excess),
+    }
+    chosen = _pictures(pictures, format, split, every, limit, skip_broken)
+    places = (os.fspath(gallery), os.fspath(out))
+    with Bar(progress, 0, "certifying", "query") as bar:
+        report = _native.certify_pictures(chosen, _encoder(encoder), places, certifying, bar.to)
+    _tell_skipped(report["skipped"])
+    certificates = Certificates(report["columns"])
+    certificates.skipped = report["skipped"]
+    certificates.resumed = report["resumed"]
+    certificates._attach_at_k(report["deeper"])
+    return certificates
+
+
+def _encoder(encoder: Encoder) -> _native.Encoder:
+    if not isinstance(encoder, Encoder):
+        raise InputError(f"encoder is {type(encoder).__name__}, wanted an Encoder")
+    return encoder._encoder
+
+
+def _pictures(
+    path: PathLike, format: str, split: Optional[str], every: int, limit: Optional[int], skip_broken: bool
+) -> dict[str, Any]:
+    return {
+        "path": os.fspath(path),
+        "format": str(format),
+        "split": split,
+        "every": count(every, "every", least=1),
+        "limit": None if limit is None else count(limit, "limit", least=1),
+        "skip_broken": bool(skip_broken),
+    }
+
+
+def _tell_skipped(skipped: list[tuple[str, str]]) -> None:
+    for identity, reason in skipped:
+        warnings.warn(f"skipped: {identity}: {reason}", stacklevel=3)

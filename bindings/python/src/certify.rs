@@ -1,0 +1,336 @@
+//! Certificates from samples that are there already.
+
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+use std::thread;
+
+use numpy::{PyReadonlyArray2, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use retrievalguard::certificate::{
+    AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Decision, Explanation,
+    HalfSpaceOptions, SampledQuery, StepValue, Verdict, statement_in_words,
+};
+use retrievalguard::gallery::{Neighbour, Positives, Question};
+use retrievalguard::{Excess, NormBound, SampleCount, SampleError, Samples, TargetRadius};
+use retrievalguard_encoder::pipeline::Observer;
+
+use crate::errors::{in_context, raised, refused};
+use crate::gallery::Gallery;
+use crate::watch::watched;
+use crate::words;
+
+/// One query, as Python hands it over.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Query<'py> {
+    name: Option<String>,
+    samples: PyReadonlyArray2<'py, f32>,
+    pilot: PyReadonlyArray2<'py, f32>,
+    label: Option<String>,
+    item: Option<usize>,
+    excluded: Vec<usize>,
+}
+
+/// What holds for all queries.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Settings {
+    certificates: Vec<String>,
+    sigma: f64,
+    alpha: f64,
+    norm_bound: f64,
+    excess: String,
+    gallery_samples: Option<u64>,
+    target_radius: Option<f64>,
+    top_k: usize,
+    threads: usize,
+}
+
+/// A value of an explanation.
+#[derive(IntoPyObject)]
+enum Value {
+    #[pyo3(transparent)]
+    Number(f64),
+    #[pyo3(transparent)]
+    Count(u64),
+    #[pyo3(transparent)]
+    Text(String),
+    #[pyo3(transparent)]
+    List(Vec<f64>),
+}
+
+/// Quantity, value as it is, value as text, statement, statement in words.
+type Step = (String, Value, String, String, Option<&'static str>);
+
+/// What one certificate says about one query.
+#[derive(IntoPyObject)]
+pub(crate) struct Outcome {
+    certificate: &'static str,
+    verdict: &'static str,
+    radius: Option<f64>,
+    samples: u32,
+    steps: Vec<Step>,
+    deeper: Vec<(&'static str, Option<f64>)>,
+    decision: Option<&'static str>,
+}
+
+/// What is said about one query.
+#[derive(IntoPyObject)]
+pub(crate) struct Answer {
+    label: Option<String>,
+    retrieved: Option<usize>,
+    nearest_wrong: Option<usize>,
+    outcomes: Vec<Outcome>,
+}
+
+/// Why a query was not answered.
+enum Fault {
+    Samples(SampleError),
+    Pilot(SampleError),
+    Certificate(CertificateError),
+}
+
+impl From<CertificateError> for Fault {
+    fn from(error: CertificateError) -> Self {
+        Self::Certificate(error)
+    }
+}
+
+impl Fault {
+    fn of(self, name: Option<&str>) -> PyErr {
+        let (error, what): (Box<dyn std::error::Error>, _) = match self {
+            Self::Samples(error) => (Box::new(error), None),
+            Self::Pilot(error) => (Box::new(error), Some("the pilot cannot be used")),
+            Self::Certificate(error) => (Box::new(error), None),
+        };
+        match (name, what) {
+            (None, None) => raised(error.as_ref()),
+            (None, Some(what)) => in_context(what, error.as_ref()),
+            (Some(name), None) => in_context(&format!("{name} cannot be certified"), error.as_ref()),
+            (Some(name), Some(what)) => {
+                in_context(&format!("{name} cannot be certified: {what}"), error.as_ref())
+            }
+        }
+    }
+}
+
+/// A query whose numbers have been copied out of Python.
+struct Copied {
+    name: Option<String>,
+    samples: (Vec<f32>, usize),
+    pilot: (Vec<f32>, usize),
+    label: Option<String>,
+    item: Option<usize>,
+    excluded: Vec<usize>,
+}
+
+impl Query<'_> {
+    fn copied(self) -> PyResult<Copied> {
+        let copy = |rows: &PyReadonlyArray2<'_, f32>| -> PyResult<(Vec<f32>, usize)> {
+            Ok((rows.as_slice()?.to_vec(), rows.shape()[1]))
+        };
+        let (samples, pilot) = (copy(&self.samples)?, copy(&self.pilot)?);
+        let Self { name, label, item, excluded, .. } = self;
+        Ok(Copied { name, samples, pilot, label, item, excluded })
+    }
+}
+
+/// Settings after their check at the door.
+struct Checked<'a> {
+    certifier: Certifier<'a>,
+    names: Vec<CertificateName>,
+    norm_bound: NormBound,
+    excess: Excess,
+    target: Option<TargetRadius>,
+    top_k: usize,
+    threads: NonZeroUsize,
+}
+
+impl<'a> Checked<'a> {
+    fn new(settings: &Settings, gallery: &'a Gallery) -> PyResult<Self> {
+        let (sigma, alpha) = (words::sigma(settings.sigma)?, words::alpha(settings.alpha)?);
+        let names: Vec<CertificateName> =
+            settings.certificates.iter().map(|name| words::certificate(name)).collect::<PyResult<_>>()?;
+        let norm_bound = words::norm_bound(settings.norm_bound)?;
+        gallery.check(sigma, gallery.vectors.dimension(), norm_bound)?;
+        let mut certifier = Certifier::new(&gallery.vectors, sigma, alpha);
+        let behind = settings.gallery_samples.map(words::sample_count).transpose()?;
+        if let Some(samples) = behind.or(gallery.samples_behind()) {
+            certifier = certifier.gallery_samples(samples);
+        }
+        let target = settings.target_radius.map(words::target_radius).transpose()?;
+        if (target.is_some() || settings.top_k > 1) && names != [CertificateName::HalfSpace] {
+            return Err(refused(
+                "target_radius and top_k speak of half-space alone, wanted no other certificate",
+            ));
+        }
+        if target.is_some() && settings.top_k > 1 {
+            return Err(refused("target_radius decides recall@1, wanted no top_k beside it"));
+        }
+        Ok(Self {
+            certifier,
+            names,
+            norm_bound,
+            excess: words::excess(&settings.excess)?,
+            target,
+            top_k: settings.top_k,
+            threads: settings.threads.try_into().map_err(|_| refused("threads is 0, wanted at least 1"))?,
+        })
+    }
+
+    fn answer(&self, query: Copied) -> Result<Answer, Fault> {
+        let make = |(values, dimension)| Samples::new(values, dimension, self.norm_bound, self.excess);
+        let certifying = make(query.samples).map_err(Fault::Samples)?;
+        let pilot = make(query.pilot).map_err(Fault::Pilot)?;
+        let query_samples = SampledQuery { pilot, certifying };
+        let gallery = self.certifier.gallery();
+        // Rows in any order, and once each.
+        let excluded = Question::new(Positives::Absent, query.excluded).excluded;
+        let (positives, label) = match (query.item, query.label) {
+            (Some(item), _) => (Positives::Item(item), None),
+            (None, Some(name)) => {
+                (gallery.label_named(&name).map_or(Positives::Absent, Positives::Label), Some(name))
+            }
+            // What the pilot retrieves is what gets certified, whatever the certifying mean retrieves.
+            (None, None) => match self.certifier.retrieve(&query_samples.pilot, &excluded)? {
+                Some(found) => {
+                    let label = gallery.label(found.row);
+                    (Positives::Label(label), Some(gallery.label_name(label).to_owned()))
+                }
+                None => (Positives::Absent, None),
+            },
+        };
+        let question = Question::new(positives, excluded);
+        let outcomes = self
+            .names
+            .iter()
+            .map(|&name| self.outcome(name, &query_samples, &question))
+            .collect::<Result<_, Fault>>()?;
+        let row = |neighbour: Neighbour| neighbour.row;
+        let retrieved = self.certifier.retrieve(&query_samples.certifying, &question.excluded)?.map(row);
+        let sides = gallery.nearest_sides(&query_samples.certifying.mean(), |_| &question);
+        let sides = sides.map_err(CertificateError::from)?.first().copied().unwrap_or_default();
+        Ok(Answer { label, retrieved, nearest_wrong: sides.negative.map(row), outcomes })
+    }
+
+    fn outcome(
+        &self,
+        name: CertificateName,
+        query: &SampledQuery,
+        question: &Question,
+    ) -> Result<Outcome, Fault> {
+        if let Some(target) = self.target {
+            return self.decide(target, query, question);
+        }
+        if name == CertificateName::HalfSpace {
+            let options = HalfSpaceOptions { top_k: self.top_k, ..HalfSpaceOptions::default() };
+            let found = self.certifier.half_space(query, question, &options)?;
+            let deeper = found.verdicts.iter().skip(1).map(|&verdict| words::verdict(verdict)).collect();
+            let found = found.into_outcome();
+            return Ok(Outcome { deeper, ..told(name, found.verdict, found.samples, &found.explain) });
+        }
+        let found = self.certifier.certify(name, query, question)?;
+        Ok(told(name, found.verdict, found.samples, &found.explain))
+    }
+
+    /// Looks at the samples in their order until the radius is decided.
+    fn decide(
+        &self,
+        target: TargetRadius,
+        query: &SampledQuery,
+        question: &Question,
+    ) -> Result<Outcome, Fault> {
+        let all = &query.certifying;
+        let cap = SampleCount::new(u64::from(all.count())).map_err(CertificateError::from)?;
+        let options = AdaptiveOptions::new(target, cap);
+        let test = AdaptiveTest::new(&self.certifier, &query.pilot, question, &options)?;
+        let draw = |range: std::ops::Range<u32>| {
+            all.slice(range).ok_or(CertificateError::from(SampleError::Empty { dimension: all.dimension() }))
+        };
+        let run = test.run(draw, |error| error)?;
+        let word = match run.outcome.decision {
+            Decision::Open => "open",
+            Decision::Reached => "reached",
+            Decision::Capped => "capped",
+            Decision::Hopeless => "hopeless",
+        };
+        // The adaptive rule decides one radius; the chain is that of the fixed-size test on the same samples.
+        let certifying = run.samples.unwrap_or_else(|| query.pilot.clone());
+        let seen = SampledQuery { pilot: query.pilot.clone(), certifying };
+        let chain = self.certifier.certify(CertificateName::HalfSpace, &seen, question)?;
+        let told = told(CertificateName::HalfSpace, run.outcome.verdict, run.outcome.samples, &chain.explain);
+        Ok(Outcome { decision: Some(word), ..told })
+    }
+}
+
+fn told(name: CertificateName, verdict: Verdict, samples: u32, explain: &Explanation) -> Outcome {
+    let (verdict, radius) = words::verdict(verdict);
+    let steps = explain
+        .steps()
+        .iter()
+        .map(|step| {
+            let value = match &step.value {
+                StepValue::Number(value) => Value::Number(*value),
+                StepValue::Count(value) => Value::Count(*value),
+                StepValue::Text(value) => Value::Text(value.clone()),
+                StepValue::List(values) => Value::List(values.clone()),
+            };
+            let (quantity, statement) = (step.quantity.to_string(), step.statement.to_string());
+            let meaning = statement_in_words(&statement);
+            (quantity, value, step.value.to_string(), statement, meaning)
+        })
+        .collect();
+    Outcome {
+        certificate: name.as_str(),
+        verdict,
+        radius,
+        samples,
+        steps,
+        deeper: Vec::new(),
+        decision: None,
+    }
+}
+
+/// Certifies queries on several threads; the answers do not depend on how many.
+#[pyfunction]
+pub(crate) fn certify<'py>(
+    py: Python<'py>,
+    queries: Vec<Query<'py>>,
+    gallery: &Bound<'py, Gallery>,
+    settings: Settings,
+) -> PyResult<Vec<Answer>> {
+    let gallery = gallery.get();
+    let checked = Checked::new(&settings, gallery)?;
+    let queries: Vec<Copied> = queries.into_iter().map(Query::copied).collect::<PyResult<_>>()?;
+    let names: Vec<Option<String>> = queries.iter().map(|query| query.name.clone()).collect();
+    let threads = checked.threads.get().min(queries.len());
+    let answers: Mutex<Vec<Option<Result<Answer, Fault>>>> =
+        Mutex::new(queries.iter().map(|_| None).collect());
+    let todo = Mutex::new(queries.into_iter().enumerate());
+    watched(py, None, |watch| {
+        let work = || {
+            while !watch.stop() {
+                let next = todo.lock().expect("no holder of this lock can panic").next();
+                let Some((position, query)) = next else { return };
+                let answer = checked.answer(query);
+                answers.lock().expect("no holder of this lock can panic")[position] = Some(answer);
+            }
+        };
+        if threads <= 1 {
+            return work();
+        }
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(work);
+            }
+        });
+    })?;
+    let answers = answers.into_inner().expect("no holder of this lock can panic");
+    // Without an interruption, which `watched` raises, every query has its answer.
+    answers
+        .into_iter()
+        .flatten()
+        .zip(names)
+        .map(|(answer, name)| answer.map_err(|fault| fault.of(name.as_deref())))
+        .collect()
+}

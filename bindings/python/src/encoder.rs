@@ -1,0 +1,252 @@
+//! Encoders in ONNX files.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+
+use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
+use pyo3::prelude::*;
+use retrievalguard::{Embedder, EmbedderFailure, Picture, Smoother};
+use retrievalguard_encoder::contract::Contract;
+use retrievalguard_encoder::engine::{EngineError, EngineOptions, OnnxEmbedder};
+use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
+use retrievalguard_encoder::pipeline::input_values;
+
+use crate::errors::{encoder_failed, in_context, raised, refused};
+use crate::words;
+
+/// Which encoder, and what runs it.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Opening {
+    model: PathBuf,
+    contract: Option<PathBuf>,
+    engine: Option<String>,
+    library: Option<PathBuf>,
+    provider: String,
+    threads: Option<usize>,
+    batch: usize,
+}
+
+/// What decides samples of one picture.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Sampling {
+    identity: String,
+    sigma: f64,
+    seed: String,
+    stage: String,
+    start: u32,
+    end: u32,
+    excess: String,
+}
+
+/// An ONNX file under its contract, run by an engine.
+#[pyclass(frozen, module = "retrievalguard._native")]
+pub(crate) struct Encoder {
+    pub(crate) embedder: OnnxEmbedder,
+    pub(crate) model: PathBuf,
+    pub(crate) contract: Option<PathBuf>,
+    pub(crate) threads: NonZeroUsize,
+    pub(crate) batch: NonZeroUsize,
+}
+
+impl Encoder {
+    fn prepared<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        decode: impl FnOnce() -> Result<RgbPicture, retrievalguard_encoder::picture::PictureError> + Send,
+    ) -> PyResult<Bound<'py, PyArray3<f32>>> {
+        let contract = self.embedder.contract();
+        let values = py
+            .detach(|| {
+                let prepared = contract.preparation().apply(name, &decode()?)?;
+                input_values(contract, name, prepared)
+            })
+            .map_err(|error| raised(&error))?;
+        PyArray1::from_vec(py, values).reshape(contract.picture_shape())
+    }
+}
+
+#[pymethods]
+impl Encoder {
+    #[new]
+    fn new(py: Python<'_>, opening: Opening) -> PyResult<Self> {
+        let Opening { model, contract, .. } = opening;
+        let positive = |what: &str, value: usize| {
+            NonZeroUsize::new(value).ok_or_else(|| refused(format!("{what} is 0, wanted at least 1")))
+        };
+        let threads = match opening.threads {
+            Some(threads) => positive("threads", threads)?,
+            None => thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+        };
+        let batch = positive("batch", opening.batch)?;
+        let word = |error: EngineError| raised(&error);
+        let options = EngineOptions {
+            engine: opening.engine.map(|engine| engine.parse()).transpose().map_err(word)?,
+            library: opening.library,
+            provider: opening.provider.parse().map_err(word)?,
+            sessions: Some(NonZeroUsize::MIN),
+            ..EngineOptions::default()
+        };
+        // Asked first: whoever misspells the model does not want to hear of its contract.
+        match fs::metadata(&model) {
+            Ok(found) if found.is_file() => {}
+            Ok(_) => {
+                return Err(refused(format!(
+                    "model `{}` is not a file, wanted an ONNX file",
+                    model.display()
+                )));
+            }
+            Err(error) => {
+                return Err(in_context(&format!("model `{}` cannot be read", model.display()), &error));
+            }
+        }
+        let read = match &contract {
+            Some(path) => Contract::read(path),
+            None => Contract::for_model(&model),
+        };
+        let read = read.map_err(|error| raised(&error))?;
+        let opened = py.detach(|| OnnxEmbedder::open(&model, read, &options));
+        let embedder =
+            opened.map_err(|error| in_context(&format!("cannot use model `{}`", model.display()), &error))?;
+        Ok(Self { embedder, model, contract, threads, batch })
+    }
+
+    /// Embeds pictures that lie one after the other.
+    fn embed<'py>(
+        &self,
+        py: Python<'py>,
+        pictures: PyReadonlyArray1<'py, f32>,
+        count: usize,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let pictures = pictures.as_slice()?.to_vec();
+        let (pixels, dimension) = (self.embedder.input_len(), self.embedder.dimension());
+        if pictures.len() != count * pixels {
+            return Err(refused(format!("{} values are not {count} pictures of {pixels}", pictures.len())));
+        }
+        let embeddings = py.detach(|| {
+            let mut embeddings = vec![0.0; count * dimension];
+            let share = count.div_ceil(self.threads.get()).clamp(1, self.batch.get());
+            let jobs =
+                Mutex::new(pictures.chunks(share * pixels).zip(embeddings.chunks_mut(share * dimension)));
+            let work = || -> Result<(), EmbedderFailure> {
+                loop {
+                    let next = jobs.lock().expect("no holder of this lock can panic").next();
+                    let Some((pictures, embeddings)) = next else { return Ok(()) };
+                    self.embedder.embed(pictures, embeddings)?;
+                }
+            };
+            thread::scope(|scope| {
+                let workers: Vec<_> = (0..self.threads.get()).map(|_| scope.spawn(work)).collect();
+                workers.into_iter().try_for_each(|worker| {
+                    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+            })?;
+            Ok(embeddings)
+        });
+        let embeddings = embeddings.map_err(|error: EmbedderFailure| encoder_failed(error.as_ref()))?;
+        PyArray1::from_vec(py, embeddings).reshape([count, dimension])
+    }
+
+    /// Embeddings of noisy copies of one picture.
+    fn samples<'py>(
+        &self,
+        py: Python<'py>,
+        pixels: PyReadonlyArray1<'py, f32>,
+        sampling: Sampling,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let (sigma, seed) = (words::sigma(sampling.sigma)?, words::seed(&sampling.seed)?);
+        let (stage, excess) = (words::stage(&sampling.stage)?, words::excess(&sampling.excess)?);
+        let pixels = pixels.as_slice()?.to_vec();
+        let samples = py.detach(|| {
+            let smoother = Smoother::new(&self.embedder, sigma, seed)
+                .batch(self.batch)
+                .excess(excess)
+                .threads(self.threads);
+            let picture = Picture { identity: &sampling.identity, pixels: &pixels };
+            smoother.samples(&picture, stage, sampling.start..sampling.end)
+        });
+        let samples = samples.map_err(|error| raised(&error))?;
+        let shape = [samples.count() as usize, samples.dimension()];
+        PyArray1::from_slice(py, samples.values()).reshape(shape)
+    }
+
+    /// Decodes and prepares a file.
+    fn prepare_file<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyArray3<f32>>> {
+        let name = path.display().to_string();
+        self.prepared(py, &name, || RgbPicture::from_path(&path, &PictureLimits::default()))
+    }
+
+    /// Decodes and prepares a file that is in memory.
+    fn prepare_bytes<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        bytes: &[u8],
+    ) -> PyResult<Bound<'py, PyArray3<f32>>> {
+        let bytes = bytes.to_vec();
+        self.prepared(py, name, move || RgbPicture::from_bytes(name, &bytes, &PictureLimits::default()))
+    }
+
+    /// Prepares interleaved RGB pixels.
+    fn prepare_pixels<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        height: usize,
+        width: usize,
+        pixels: PyReadonlyArray1<'py, u8>,
+    ) -> PyResult<Bound<'py, PyArray3<f32>>> {
+        let pixels = pixels.as_slice()?.to_vec();
+        self.prepared(py, name, move || RgbPicture::new(name, width, height, pixels))
+    }
+
+    #[getter]
+    fn shape(&self) -> Vec<usize> {
+        self.embedder.input_shape().to_vec()
+    }
+
+    #[getter]
+    fn dimension(&self) -> usize {
+        self.embedder.dimension()
+    }
+
+    #[getter]
+    fn norm_bound(&self) -> f64 {
+        self.embedder.norm_bound().get()
+    }
+
+    /// Which engine runs, with its version.
+    #[getter]
+    fn engine(&self) -> String {
+        self.embedder.report().to_string()
+    }
+
+    /// What a person should be told once.
+    #[getter]
+    fn notices(&self) -> Vec<String> {
+        let quantised = "the model is quantised; certificates are about the quantised network";
+        let quantised = self.embedder.facts().quantised.then(|| quantised.to_owned());
+        self.embedder.notices().iter().cloned().chain(quantised).collect()
+    }
+
+    #[getter]
+    fn model(&self) -> &Path {
+        &self.model
+    }
+
+    /// SHA-256 of the ONNX file.
+    #[getter]
+    fn digest(&self) -> &str {
+        &self.embedder.facts().hash
+    }
+
+    #[getter]
+    fn threads(&self) -> usize {
+        self.threads.get()
+    }
+}

@@ -1,0 +1,277 @@
+//! The resumable runs over folders of pictures.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use retrievalguard::certificate::CertificateName;
+use retrievalguard::storage::atomic::{WriteError, write};
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard_encoder::dataset::{
+    Boxes, BrokenPictures, DatasetOptions, Format, NamedSplit, Record, Role, open,
+};
+use retrievalguard_encoder::pipeline::{
+    CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, PipelineError, contract_difference,
+    data_set_digest,
+};
+use serde_json::json;
+
+use crate::encoder::Encoder;
+use crate::errors::{in_context, raised, refused};
+use crate::table::{Columns, RUN_KEY};
+use crate::watch::watched;
+use crate::words;
+
+/// Which pictures.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Pictures {
+    path: PathBuf,
+    format: String,
+    split: Option<String>,
+    every: usize,
+    limit: Option<usize>,
+    skip_broken: bool,
+}
+
+impl Pictures {
+    /// All records that may serve in `role`, and those that were chosen among them.
+    fn read(&self, role: Role) -> PyResult<(Vec<Record>, Vec<Record>)> {
+        let format: Format = self.format.parse().map_err(|error| {
+            let error: retrievalguard_encoder::dataset::DatasetError = error;
+            raised(&error)
+        })?;
+        let mut data = open(&self.path, format, DatasetOptions { boxes: Boxes::Usual })
+            .map_err(|error| raised(&error))?;
+        if let Some(split) = &self.split {
+            let split = NamedSplit::ALL.into_iter().find(|known| known.name() == split).ok_or_else(|| {
+                let known: Vec<&str> = NamedSplit::ALL.iter().map(|split| split.name()).collect();
+                refused(format!("split is `{split}`, wanted one of {}", known.join(", ")))
+            })?;
+            data = data.select(split).map_err(|error| raised(&error))?;
+        }
+        let mut records = data.records;
+        records.retain(|record| [role, Role::Both, Role::Unassigned].contains(&record.role));
+        if records.is_empty() {
+            let what = if role == Role::Query { "queries" } else { "gallery items" };
+            return Err(refused(format!("`{}` marks none of its pictures as {what}", self.path.display())));
+        }
+        if self.every == 0 {
+            return Err(refused("every is 0, wanted at least 1"));
+        }
+        let chosen = records.iter().step_by(self.every).take(self.limit.unwrap_or(usize::MAX)).cloned();
+        let chosen: Vec<Record> = chosen.collect();
+        if chosen.is_empty() {
+            return Err(refused("limit is 0, wanted at least 1"));
+        }
+        Ok((records, chosen))
+    }
+
+    fn broken(&self) -> BrokenPictures {
+        if self.skip_broken { BrokenPictures::Skip } else { BrokenPictures::Fatal }
+    }
+}
+
+/// What decides a gallery.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Indexing {
+    sigma: f64,
+    samples: u32,
+    seed: String,
+    metric: String,
+    excess: String,
+}
+
+/// What came of a run beside its result.
+#[derive(IntoPyObject)]
+pub(crate) struct Report {
+    skipped: Vec<(String, String)>,
+    resumed: usize,
+}
+
+/// Embeds pictures and writes a gallery directory.
+#[pyfunction]
+pub(crate) fn index<'py>(
+    py: Python<'py>,
+    pictures: Pictures,
+    encoder: &Bound<'py, Encoder>,
+    out: PathBuf,
+    indexing: Indexing,
+    progress: Option<Bound<'py, PyAny>>,
+) -> PyResult<Report> {
+    let encoder = encoder.get();
+    let (_, records) = pictures.read(Role::Gallery)?;
+    let request = IndexRequest {
+        records: &records,
+        embedder: &encoder.embedder,
+        sigma: words::sigma(indexing.sigma)?,
+        samples: indexing.samples,
+        seed: words::seed(&indexing.seed)?,
+        metric: words::metric(&indexing.metric)?,
+        excess: words::excess(&indexing.excess)?,
+        broken: pictures.broken(),
+        threads: encoder.threads,
+        batch: encoder.batch,
+    };
+    let report = watched(py, progress.as_ref(), |watch| {
+        retrievalguard_encoder::pipeline::index(&request, &out, watch)
+    })?;
+    let report = report.map_err(|error| failed(&error))?;
+    Ok(Report { skipped: report.skipped, resumed: report.resumed })
+}
+
+/// What decides a table of certificates.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Certifying {
+    sigma: f64,
+    alpha: f64,
+    simultaneous: bool,
+    pilot: u64,
+    samples: u64,
+    certificates: Vec<String>,
+    top_k: usize,
+    target_radius: Option<f64>,
+    seed: String,
+    leave_one_out: String,
+    excess: String,
+}
+
+/// A table and what came of the run beside it.
+#[derive(IntoPyObject)]
+pub(crate) struct Certified {
+    columns: Columns,
+    deeper: Vec<Vec<(&'static str, Option<f64>)>>,
+    skipped: Vec<(String, String)>,
+    resumed: usize,
+    left_out: usize,
+    namesakes: usize,
+}
+
+/// Certifies pictures and writes what `retrievalguard certify` writes.
+#[pyfunction]
+pub(crate) fn certify_pictures<'py>(
+    py: Python<'py>,
+    pictures: Pictures,
+    encoder: &Bound<'py, Encoder>,
+    places: (PathBuf, PathBuf),
+    certifying: Certifying,
+    progress: Option<Bound<'py, PyAny>>,
+) -> PyResult<Certified> {
+    let (encoder, (gallery, out)) = (encoder.get(), places);
+    let certificates: Vec<CertificateName> =
+        certifying.certificates.iter().map(|name| words::certificate(name)).collect::<PyResult<_>>()?;
+    let target = certifying.target_radius.map(words::target_radius).transpose()?;
+    if (target.is_some() || certifying.top_k > 1) && certificates != [CertificateName::HalfSpace] {
+        return Err(refused(
+            "target_radius and top_k speak of half-space alone, wanted no other certificate",
+        ));
+    }
+    if target.is_some() && certifying.top_k > 1 {
+        return Err(refused("target_radius decides recall@1, wanted no top_k beside it"));
+    }
+    let stored = py.detach(|| GalleryDirectory::read(&gallery)).map_err(|error| raised(&error))?;
+    let (data_set, queries) = pictures.read(Role::Query)?;
+    let mut alpha = words::alpha(certifying.alpha)?;
+    if certifying.simultaneous {
+        alpha = alpha.share(words::sample_count(queries.len() as u64)?);
+    }
+    let request = CertifyRequest {
+        queries: &queries,
+        data_set: &data_set,
+        embedder: &encoder.embedder,
+        gallery: &stored,
+        gallery_name: &gallery.display().to_string(),
+        sigma: words::sigma(certifying.sigma)?,
+        alpha,
+        pilot: words::sample_count(certifying.pilot)?,
+        samples: words::sample_count(certifying.samples)?,
+        certificates: &certificates,
+        top_k: certifying.top_k,
+        target,
+        seed: words::seed(&certifying.seed)?,
+        leave_one_out: match certifying.leave_one_out.as_str() {
+            "auto" => LeaveOneOut::Auto,
+            "always" => LeaveOneOut::Always,
+            "never" => LeaveOneOut::Never,
+            word => {
+                return Err(refused(format!("leave_one_out is `{word}`, wanted auto, always or never")));
+            }
+        },
+        excess: words::excess(&certifying.excess)?,
+        broken: pictures.broken(),
+        threads: encoder.threads,
+        batch: encoder.batch,
+    };
+    let journal = out.join("certify.journal");
+    let report = watched(py, progress.as_ref(), |watch| {
+        retrievalguard_encoder::pipeline::certify(&request, &journal, watch)
+    })?;
+    let report =
+        report.map_err(|error| match contract_difference(&gallery, encoder.embedder.contract()) {
+            Some(difference) if matches!(error, PipelineError::Mismatch(_)) => in_context(
+                &format!("gallery `{}` has another contract: {difference}", gallery.display()),
+                &error,
+            ),
+            Some(_) | None => failed(&error),
+        })?;
+    write_run(&out, &pictures, &queries, encoder, &gallery, &report)?;
+    let deeper = report.deeper.iter();
+    let deeper = deeper.map(|verdicts| verdicts.iter().map(|&verdict| words::verdict(verdict)).collect());
+    Ok(Certified {
+        deeper: deeper.collect(),
+        columns: Columns::new(&report.table, Some(report.description.to_string())),
+        skipped: report.skipped,
+        resumed: report.resumed,
+        left_out: report.left_out,
+        namesakes: report.namesakes,
+    })
+}
+
+/// A stop that no signal explains was asked for by whoever reports progress, and that has been raised already.
+fn failed(error: &PipelineError) -> PyErr {
+    match error {
+        PipelineError::Stopped { .. } => PyKeyboardInterrupt::new_err(error.to_string()),
+        _ => raised(error),
+    }
+}
+
+/// The table, the run's description and where its inputs lay, as the program `retrievalguard` takes them up again.
+fn write_run(
+    out: &Path,
+    pictures: &Pictures,
+    queries: &[Record],
+    encoder: &Encoder,
+    gallery: &Path,
+    report: &CertifyReport,
+) -> PyResult<()> {
+    let absolute =
+        |path: &Path| std::path::absolute(path).map_err(|error| raised(&WriteError::new(path, error)));
+    let skipped: HashSet<&str> = report.skipped.iter().map(|(identity, _)| identity.as_str()).collect();
+    let used = queries.iter().filter(|record| !skipped.contains(record.identity.as_str())).cloned();
+    let used: Vec<Record> = used.collect();
+    let rows = report.table.rows().iter().zip(&report.excluded).filter(|(_, rows)| !rows.is_empty());
+    let excluded: BTreeMap<&str, &Vec<usize>> =
+        rows.map(|(row, excluded)| (row.identity.as_str(), excluded)).collect();
+    let inputs = json!({
+        "command": ["python", "retrievalguard.certify_pictures"],
+        "directory": absolute(Path::new("."))?,
+        "queries": absolute(&pictures.path)?,
+        "format": pictures.format,
+        "boxes": Boxes::Usual.name(),
+        "gallery": absolute(gallery)?,
+        "model": absolute(&encoder.model)?,
+        "contract": encoder.contract.as_deref().map(absolute).transpose()?,
+        "excluded": excluded,
+        "pictures": data_set_digest(&used),
+    });
+    let metadata = [(RUN_KEY.to_owned(), report.description.to_string())];
+    let text = |value: &serde_json::Value| format!("{value:#}\n");
+    let write =
+        |name: &str, value| write(&out.join(name), text(value).as_bytes()).map_err(|error| raised(&error));
+    write("inputs.json", &inputs)?;
+    write("run.json", &report.description)?;
+    report.table.write_parquet(&out.join("certificates.parquet"), &metadata).map_err(|error| raised(&error))
+}

@@ -1,0 +1,159 @@
+//! Tables of certificates.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use retrievalguard::binomial;
+use retrievalguard::certificate::{CertificateName, Radius, Verdict};
+use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, WrongItem};
+
+use crate::errors::{raised, refused};
+use crate::words;
+
+/// Key of the run's description in the metadata of a table.
+pub(crate) const RUN_KEY: &str = "retrievalguard.run";
+
+/// What one certificate says of every query.
+#[derive(FromPyObject, IntoPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Column {
+    certificate: String,
+    verdicts: Vec<String>,
+    radii: Vec<Option<f64>>,
+    samples: Vec<u32>,
+}
+
+/// A table by its columns.
+#[derive(FromPyObject, IntoPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Columns {
+    sigma: f64,
+    identities: Vec<String>,
+    labels: Vec<String>,
+    retrieved: Vec<String>,
+    retrieved_labels: Vec<String>,
+    nearest_wrong: Vec<Option<String>>,
+    nearest_wrong_labels: Vec<Option<String>>,
+    certificates: Vec<Column>,
+    /// JSON of what the run was made with.
+    run: Option<String>,
+}
+
+impl Columns {
+    pub(crate) fn new(table: &ResultTable, run: Option<String>) -> Self {
+        let rows = table.rows();
+        let text = |field: fn(&ResultRow) -> &str| rows.iter().map(|row| field(row).to_owned()).collect();
+        let wrong = |field: fn(&WrongItem) -> &str| {
+            rows.iter().map(|row| row.nearest_wrong.as_ref().map(|item| field(item).to_owned())).collect()
+        };
+        let column = |&name: &CertificateName| {
+            let cells = || rows.iter().map(move |row| row.certificates[&name]);
+            let told = || cells().map(|cell| words::verdict(cell.verdict));
+            Column {
+                certificate: name.as_str().to_owned(),
+                verdicts: told().map(|(verdict, _)| verdict.to_owned()).collect(),
+                radii: told().map(|(_, radius)| radius).collect(),
+                samples: cells().map(|cell| cell.samples).collect(),
+            }
+        };
+        Self {
+            sigma: table.sigma().get(),
+            identities: text(|row| &row.identity),
+            labels: text(|row| &row.label),
+            retrieved: text(|row| &row.retrieved),
+            retrieved_labels: text(|row| &row.retrieved_label),
+            nearest_wrong: wrong(|item| &item.identity),
+            nearest_wrong_labels: wrong(|item| &item.label),
+            certificates: table.certificates().iter().map(column).collect(),
+            run,
+        }
+    }
+
+    fn table(&self) -> PyResult<ResultTable> {
+        let rows = self.identities.len();
+        let lengths = [self.labels.len(), self.retrieved.len(), self.retrieved_labels.len()];
+        let further = [self.nearest_wrong.len(), self.nearest_wrong_labels.len()];
+        let columns = self.certificates.iter();
+        let cells =
+            columns.flat_map(|column| [column.verdicts.len(), column.radii.len(), column.samples.len()]);
+        if lengths.into_iter().chain(further).chain(cells).any(|length| length != rows) {
+            return Err(refused(format!("the columns differ in length, wanted {rows} rows in each")));
+        }
+        let names: Vec<CertificateName> = self
+            .certificates
+            .iter()
+            .map(|column| words::certificate(&column.certificate))
+            .collect::<PyResult<_>>()?;
+        let row = |place: usize| -> PyResult<ResultRow> {
+            let mut certificates = BTreeMap::new();
+            for (&name, column) in names.iter().zip(&self.certificates) {
+                let verdict = verdict(&column.verdicts[place], column.radii[place])?;
+                certificates.insert(name, Cell { verdict, samples: column.samples[place] });
+            }
+            let wrong = self.nearest_wrong[place].clone().zip(self.nearest_wrong_labels[place].clone());
+            Ok(ResultRow {
+                identity: self.identities[place].clone(),
+                label: self.labels[place].clone(),
+                retrieved: self.retrieved[place].clone(),
+                retrieved_label: self.retrieved_labels[place].clone(),
+                nearest_wrong: wrong.map(|(identity, label)| WrongItem { identity, label }),
+                certificates,
+            })
+        };
+        let rows = (0..rows).map(row).collect::<PyResult<_>>()?;
+        ResultTable::new(words::sigma(self.sigma)?, names, rows).map_err(|error| raised(&error))
+    }
+}
+
+fn verdict(word: &str, radius: Option<f64>) -> PyResult<Verdict> {
+    match (word, radius) {
+        ("certified", Some(radius)) if radius == f64::INFINITY => {
+            Ok(Verdict::Certified { radius: Radius::Unbounded })
+        }
+        ("certified", Some(radius)) if radius > 0.0 => {
+            Ok(Verdict::Certified { radius: Radius::Finite(radius) })
+        }
+        ("abstained", None) => Ok(Verdict::Abstained),
+        ("misretrieved", None) => Ok(Verdict::Misretrieved),
+        _ => Err(refused(format!("`{word}` with radius {radius:?} is no verdict"))),
+    }
+}
+
+/// Reads a table of certificates, Parquet or JSON lines.
+#[pyfunction]
+pub(crate) fn read_certificates(py: Python<'_>, path: PathBuf) -> PyResult<Columns> {
+    let lines = path.extension().is_some_and(|ending| ending == "jsonl");
+    let read = py.detach(|| {
+        if lines {
+            return Ok((ResultTable::read_json_lines(&path)?, None));
+        }
+        let run = ResultTable::read_metadata(&path)?.into_iter().find(|(key, _)| key == RUN_KEY);
+        Ok((ResultTable::read_parquet(&path)?, run.map(|(_, text)| text)))
+    });
+    let (table, run) = read.map_err(|error: retrievalguard_encoder::table::TableError| raised(&error))?;
+    Ok(Columns::new(&table, run))
+}
+
+/// Writes a table of certificates as Parquet, or as JSON lines if the name ends so.
+#[pyfunction]
+pub(crate) fn write_certificates(py: Python<'_>, path: PathBuf, columns: Columns) -> PyResult<()> {
+    let table = columns.table()?;
+    let metadata: Vec<(String, String)> =
+        columns.run.iter().map(|run| (RUN_KEY.to_owned(), run.clone())).collect();
+    let lines = path.extension().is_some_and(|ending| ending == "jsonl");
+    py.detach(|| if lines { table.write_json_lines(&path) } else { table.write_parquet(&path, &metadata) })
+        .map_err(|error| raised(&error))
+}
+
+/// Clopper–Pearson intervals of counts among `queries`, at 95 %.
+#[pyfunction]
+pub(crate) fn intervals(counts: Vec<u32>, queries: u32) -> PyResult<Vec<(f64, f64)>> {
+    counts
+        .into_iter()
+        .map(|count| {
+            let ends = binomial::interval(count, queries, 0.05).map_err(|error| raised(&error))?;
+            Ok((ends.0.get(), ends.1.get()))
+        })
+        .collect()
+}
