@@ -23,7 +23,7 @@ Exclude = Union[None, str, int, Iterable[Union[str, int]]]
 
 
 @overload
-def certify(
+def certify(  # type: ignore[overload-overlap]  # lists of numbers and lists of arrays are both array-like
     samples: ArrayLike,
     gallery: Gallery,
     label: Union[Label, None] = None,
@@ -150,7 +150,7 @@ def certify(
     """
     if not isinstance(gallery, Gallery):
         raise InputError(f"gallery is {type(gallery).__name__}, wanted a Gallery")
-    settings = {
+    settings: dict[str, Any] = {
         "sigma": float(sigma),
         "alpha": float(alpha),
         "norm_bound": float(norm_bound),
@@ -182,7 +182,7 @@ def certify(
     settings["threads"] = (os.cpu_count() or 1) if threads is None else count(threads, "threads")
     rows: list[dict[str, Certificate]] = []
     # A few at a time: samples are copied before the lock is released.
-    step = max(1, 4 * int(settings["threads"]))
+    step = max(1, 4 * settings["threads"])
     with Bar(progress, len(queries), "certifying", "query") as bar:
         for first in range(0, len(queries), step):
             places = range(first, min(first + step, len(queries)))

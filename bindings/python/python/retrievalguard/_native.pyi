@@ -1,25 +1,43 @@
 """The extension module: what the package's own functions call after they have checked and converted their arguments."""
 
 from os import PathLike
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Union, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-Path = Union[str, PathLike[str]]
+__all__ = [
+    "Encoder",
+    "Gallery",
+    "Noise",
+    "certify",
+    "certify_pictures",
+    "check_picture",
+    "index",
+    "intervals",
+    "largest_radius",
+    "read_certificates",
+    "samples_needed",
+    "smooth",
+    "write_certificates",
+]
 
+_Path = Union[str, PathLike[str]]
+
+@final
 class Noise:
     def __new__(cls, seed: str, identity: bytes, stage: str) -> Noise: ...
     def fill(self, sample: int, first_pixel: int, count: int) -> NDArray[np.float32]: ...
     def add(self, image: NDArray[np.float32], first: int, count: int, sigma: float) -> NDArray[np.float32]: ...
 
+@final
 class Gallery:
     def __new__(
         cls, vectors: NDArray[np.float32], labels: list[str], identities: list[str], metric: str
     ) -> Gallery: ...
     @classmethod
-    def read(cls, path: Path) -> Gallery: ...
-    def write(self, path: Path, norm_bound: Optional[float]) -> None: ...
+    def read(cls, path: _Path) -> Gallery: ...
+    def write(self, path: _Path, norm_bound: Optional[float]) -> None: ...
     def nearest(
         self, queries: NDArray[np.float64], count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]: ...
@@ -40,11 +58,12 @@ class Gallery:
     @property
     def norm_bound(self) -> Optional[float]: ...
 
+@final
 class Encoder:
     def __new__(cls, opening: dict[str, Any]) -> Encoder: ...
     def embed(self, pictures: NDArray[np.float32], count: int) -> NDArray[np.float32]: ...
     def samples(self, pixels: NDArray[np.float32], sampling: dict[str, Any]) -> NDArray[np.float32]: ...
-    def prepare_file(self, path: Path) -> NDArray[np.float32]: ...
+    def prepare_file(self, path: _Path) -> NDArray[np.float32]: ...
     def prepare_bytes(self, name: str, bytes: bytes) -> NDArray[np.float32]: ...
     def prepare_pixels(
         self, name: str, height: int, width: int, pixels: NDArray[np.uint8]
@@ -76,19 +95,19 @@ def check_picture(pixels: NDArray[np.float32], shape: list[int], identity: str, 
 def index(
     pictures: dict[str, Any],
     encoder: Encoder,
-    out: Path,
+    out: _Path,
     indexing: dict[str, Any],
     progress: Optional[Callable[[int, int], None]],
 ) -> dict[str, Any]: ...
 def certify_pictures(
     pictures: dict[str, Any],
     encoder: Encoder,
-    places: tuple[Path, Path],
+    places: tuple[_Path, _Path],
     certifying: dict[str, Any],
     progress: Optional[Callable[[int, int], None]],
 ) -> dict[str, Any]: ...
 def largest_radius(certificate: str, samples: int, guarantee: dict[str, Any]) -> Optional[float]: ...
 def samples_needed(certificate: str, radius: float, guarantee: dict[str, Any]) -> Optional[int]: ...
-def read_certificates(path: Path) -> dict[str, Any]: ...
-def write_certificates(path: Path, columns: dict[str, Any]) -> None: ...
+def read_certificates(path: _Path) -> dict[str, Any]: ...
+def write_certificates(path: _Path, columns: dict[str, Any]) -> None: ...
 def intervals(counts: list[int], queries: int) -> list[tuple[float, float]]: ...
