@@ -62,7 +62,10 @@ impl Gallery {
     fn read(_class: &Bound<'_, PyType>, py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let name = path.display().to_string();
         let read = py.detach(|| GalleryDirectory::read(&path)).map_err(|error| raised(&error))?;
-        Ok(Self { vectors: read.gallery, paths: read.paths, manifest: Some(read.manifest), name })
+        // Where pictures lie seen from here, so that a copy of the gallery finds them, too.
+        let path = |row| read.picture_path(row).map(|path| path.display().to_string());
+        let paths = (0..read.gallery.len()).map(path).collect();
+        Ok(Self { vectors: read.gallery, paths, manifest: Some(read.manifest), name })
     }
 
     /// Writes a gallery directory; what is known of how the vectors were made goes with them.

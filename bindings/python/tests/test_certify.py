@@ -101,6 +101,13 @@ def test_other_numbers_and_strides_give_the_same_certificate(problem):
     assert rg.certify(read_only, gallery, "a", pilot=pilot, sigma=0.25) == wanted
 
 
+def test_rows_of_one_array_serve_as_pilot_and_samples(problem):
+    gallery, samples, _ = problem
+    for pilot, rest in ((samples[:300], samples[300:]), (samples[::4], samples[1::4])):
+        apart = rg.certify(rest.copy(), gallery, "a", pilot=pilot.copy(), sigma=0.25)
+        assert rg.certify(rest, gallery, "a", pilot=pilot, sigma=0.25) == apart
+
+
 def test_samples_above_the_bound_are_refused_or_projected(problem):
     gallery, samples, pilot = problem
     far = samples.copy()
@@ -130,6 +137,8 @@ def test_hostile_input_is_refused_by_name(problem):
         ({"samples": "text"}, "wanted real numbers"),
         ({"samples": [samples]}, "none pilots were given|shape|wanted one for each"),
         ({"pilot": None}, "wanted real numbers"),
+        ({"pilot": samples}, "the pilot shares memory with the samples"),
+        ({"pilot": samples[:200]}, "the pilot shares memory with the samples"),
         ({"gallery": "pets.gallery"}, "gallery is str, wanted a Gallery"),
         ({"label": 1.5}, "wanted one string or whole number"),
         ({"label": ["a"]}, "wanted one string or whole number"),

@@ -46,10 +46,10 @@ def test_a_written_gallery_reads_back(gallery, tmp_path):
     # It now says its norm bound, and queries with another are refused.
     samples = np.zeros((10, 6))
     with pytest.raises(rg.InputError, match="norm bound"):
-        rg.certify(samples, again, "label 1", pilot=samples, sigma=0.1)
+        rg.certify(samples, again, "label 1", pilot=samples.copy(), sigma=0.1)
     again.write(tmp_path / "h")
     with pytest.raises(rg.InputError, match="norm bound"):
-        rg.certify(samples, rg.Gallery.read(tmp_path / "h"), "label 1", pilot=samples, sigma=0.1)
+        rg.certify(samples, rg.Gallery.read(tmp_path / "h"), "label 1", pilot=samples.copy(), sigma=0.1)
 
 
 def test_tables_come_back_as_they_went(gallery):

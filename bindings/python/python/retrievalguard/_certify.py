@@ -93,7 +93,8 @@ def certify(
         The label that the retrieval must have; None certifies the label that the pilot retrieves. For many queries a
         sequence of them.
     pilot : array_like
-        ``(m, d)``: embeddings of other noisy copies, on which every choice is made. For many queries like `samples`.
+        ``(m, d)``: embeddings of other noisy copies, on which every choice is made; rows of one array may serve as both if
+        none is in both. For many queries like `samples`.
     sigma : float
         Standard deviation of the noise.
     alpha : float
@@ -236,6 +237,8 @@ def _query(
         raise InputError("both a label and an item were given, wanted one of them")
     if label is not None and not isinstance(label, (str, int, np.integer)):
         raise InputError(f"label{of} is {label!r}, wanted one string or whole number")
+    if _shared(samples, pilot):
+        raise InputError(f"the pilot{of} shares memory with the samples, wanted other noisy copies: the proof needs both")
     return {
         "name": name,
         "samples": matrix(samples, f"samples{of}"),
@@ -244,6 +247,19 @@ def _query(
         "item": None if item is None else count(item, "item", most=2**63 - 1),
         "excluded": _excluded(exclude, gallery),
     }
+
+
+def _shared(samples: Any, pilot: Any) -> bool:
+    """Whether certifying samples are also in the pilot, as far as that can be told."""
+    if samples is pilot:
+        return True
+    if not isinstance(samples, np.ndarray) or not isinstance(pilot, np.ndarray):
+        return False
+    work: Any = 100_000
+    try:
+        return np.shares_memory(samples, pilot, max_work=work)
+    except (TypeError, RuntimeError):
+        return False
 
 
 def _excluded(exclude: Exclude, gallery: Gallery) -> list[int]:

@@ -136,9 +136,9 @@ def _adapted(function: Function) -> Function:
 
         return without_gradients
     module: Any = function
-    if module.training:
+    if any(part.training for part in module.modules()):
         # Batch statistics and dropout would make an embedding depend on its companions or on chance.
-        raise InputError("the module is in training mode, wanted it after module.eval()")
+        raise InputError("the module or a part of it is in training mode, wanted it after module.eval()")
     parameter = next(iter(module.parameters()), None)
 
     def embed(batch: NDArray[np.float32]) -> Any:
