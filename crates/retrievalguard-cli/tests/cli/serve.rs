@@ -411,6 +411,79 @@ fn an_orderly_end_answers_what_was_asked_and_takes_nothing_new() {
     Service::start(&sandbox, "").get("/readyz").expect(200);
 }
 
+#[cfg(unix)]
+#[test]
+fn an_end_is_heard_while_all_connections_are_taken() {
+    let sandbox = Sandbox::indexed();
+    let service = Service::start(&sandbox, "--connections 3 --grace 2 --max-job-samples 10000000");
+    let job = service.post("/v1/jobs?samples=10000000", &query_picture(&sandbox)).expect(202);
+    let address = service.url.strip_prefix("http://").unwrap().to_owned();
+    let watchers: Vec<TcpStream> = (0..4)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&address).unwrap();
+            let id = job["id"].as_str().unwrap();
+            let head = format!("GET /v1/jobs/{id}/events HTTP/1.1\r\nhost: {address}\r\n\r\n");
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let started = Instant::now();
+    assert_eq!(service.terminate(), Some(0));
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    drop(watchers);
+}
+
+#[test]
+fn what_is_found_among_the_jobs_is_never_thrown_away() {
+    let sandbox = Sandbox::indexed();
+    // A folder that only looks like a job's, and one of a job that was never accepted.
+    let (foreign, unfinished) = ("0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210");
+    sandbox.write(&format!("gallery/jobs/{foreign}/thesis.txt"), "years of work");
+    sandbox.write(&format!("gallery/jobs/{unfinished}/picture-0"), "half a picture");
+    let service = Service::start(&sandbox, "--log off");
+    let job = service.post("/v1/jobs?samples=100000", &query_picture(&sandbox)).expect(202);
+    service.kill();
+    assert_eq!(sandbox.text(&format!("gallery/jobs/{foreign}/thesis.txt")), "years of work");
+    assert!(!sandbox.path(&format!("gallery/jobs/{unfinished}")).exists());
+    // An accepted job that cannot be read stops the service, and stays.
+    let request = format!("gallery/jobs/{}/request.json", job["id"].as_str().unwrap());
+    sandbox.write(&request, "{");
+    let line = "serve --gallery gallery --model model/convolutional.onnx --engine rten --port 0 --log off";
+    sandbox.run(line).fails(1, &[&request]);
+    assert_eq!(sandbox.text(&request), "{");
+}
+
+#[test]
+fn what_strangers_invent_is_not_remembered() {
+    let sandbox = Sandbox::indexed();
+    let service = Service::start(&sandbox, "--log off");
+    let address = service.url.strip_prefix("http://").unwrap();
+    for number in 0..40 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let method = format!("M{number}{}", "A".repeat(5_000));
+        let head = format!("{method} /healthz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 405") && answer.len() < 1_000, "{answer}");
+    }
+    let metrics = service.get("/metrics").body;
+    assert!(metrics.len() < 20_000, "{} bytes", metrics.len());
+    assert!(String::from_utf8(metrics).unwrap().contains("method=\"other\""));
+}
+
+#[test]
+fn a_body_that_is_refused_is_heard_out() {
+    let sandbox = Sandbox::indexed();
+    let service = Service::start(&sandbox, "--log off");
+    let body = vec![b'0'; 6 << 20];
+    service.post_as("/v1/query", "text/plain", &body).expect(415);
+    service.post("/v1/query?colour=red", &body).expect(400);
+    let (kind, body) = form(&[("colour", "red")], &[&body]);
+    service.post_as("/v1/query", &kind, &body).expect(400);
+}
+
 #[test]
 fn two_services_do_not_write_to_one_gallery() {
     let sandbox = Sandbox::indexed();
