@@ -146,6 +146,15 @@ pub(crate) fn checked(store: &RunStore, name: &str, record: &FileRecord) -> Resu
     Err(WorkerError::Changed { run: run(), name: name.to_owned(), found, wanted })
 }
 
+/// Name and content of each file of the run's gallery, held against the manifest.
+pub(crate) fn gallery_files(
+    store: &RunStore,
+    manifest: &RunManifest,
+) -> impl Iterator<Item = Result<(&'static str, Vec<u8>), WorkerError>> {
+    let files = GALLERY_FILES.iter().zip(&manifest.gallery);
+    files.map(move |(name, record)| Ok((*name, checked(store, &format!("{GALLERY}/{name}"), record)?)))
+}
+
 /// Size and digest of some bytes.
 pub(crate) fn record(bytes: &[u8]) -> FileRecord {
     FileRecord { bytes: bytes.len() as u64, sha256: Digest::of_bytes(bytes) }

@@ -13,7 +13,7 @@ use retrievalguard_encoder::pipeline::{
     Asked, CertifyPlan, CertifyReport, Observer, PipelineError, QueryCertifier, QueryOutcome,
 };
 
-use crate::manifest::{GALLERY, GALLERY_FILES, PARTS, checked};
+use crate::manifest::{GALLERY, PARTS, gallery_files};
 use crate::part::Part;
 use crate::task::{Piece, Task};
 use crate::{RunManifest, RunStore, WorkerError};
@@ -85,13 +85,14 @@ pub fn merge(
 /// The gallery that the run's queries are certified against.
 fn gallery(store: &RunStore, manifest: &RunManifest) -> Result<GalleryDirectory, WorkerError> {
     if let Some(directory) = store.directory() {
+        gallery_files(store, manifest).try_for_each(|file| file.map(drop))?;
         return Ok(GalleryDirectory::read(&directory.join(GALLERY))?);
     }
     let aside = std::env::temp_dir().join(format!("retrievalguard-merge-{}", std::process::id()));
     let failed = |source| WorkerError::File { path: aside.display().to_string(), source };
     std::fs::create_dir_all(&aside).map_err(failed)?;
-    for (name, record) in GALLERY_FILES.iter().zip(&manifest.gallery) {
-        let bytes = checked(store, &format!("{GALLERY}/{name}"), record)?;
+    for file in gallery_files(store, manifest) {
+        let (name, bytes) = file?;
         std::fs::write(aside.join(name), bytes).map_err(failed)?;
     }
     let read = GalleryDirectory::read(&aside);

@@ -16,7 +16,7 @@ use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::pipeline::{Asked, Observer, QueryCertifier, QueryOutcome, input_values};
 
-use crate::manifest::{CONTRACT, GALLERY, GALLERY_FILES, MODEL, PARTS, checked, picture_name};
+use crate::manifest::{CONTRACT, GALLERY, GALLERY_FILES, MODEL, PARTS, checked, gallery_files, picture_name};
 use crate::part::Part;
 use crate::task::{Assignment, Piece, Task};
 use crate::{RunManifest, RunStore, WorkerError};
@@ -66,6 +66,9 @@ impl Tools {
             Some(directory) => {
                 checked(store, MODEL, &manifest.model)?;
                 checked(store, CONTRACT, &manifest.contract)?;
+                if whole {
+                    gallery_files(store, manifest).try_for_each(|file| file.map(drop))?;
+                }
                 directory.to_owned()
             }
             None => fetch(store, manifest, key, options, whole)?,

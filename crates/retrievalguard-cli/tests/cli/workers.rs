@@ -122,6 +122,12 @@ fn what_does_not_fit_a_run_is_refused_by_name() {
     sandbox.run("merge --run run --out merged").succeeds();
     single(&sandbox);
     same_bytes(&sandbox, "merged");
+    // A gallery that is whole in itself, but not the run's.
+    sandbox.run(&format!("index pictures --limit 29 --gallery other {ENCODER}")).succeeds();
+    for file in ["vectors.npy", "items.jsonl", "manifest.json"] {
+        sandbox.write(&format!("run/gallery/{file}"), sandbox.bytes(&format!("other/{file}")));
+    }
+    sandbox.run("merge --run run --out elsewhere").fails(2, &["gallery/vectors.npy", "sha256"]);
     let mut picture = sandbox.bytes("run/pictures/000000");
     picture[20] ^= 1;
     sandbox.write("run/pictures/000000", &picture);

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -17,7 +17,7 @@ use retrievalguard_report::picture::Thumbnail;
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::layers::{Context, enter};
+use super::layers::{Context, PathName, enter, path_name};
 use super::stream::run;
 use crate::form::{Fields, Form, ItemForm};
 use crate::keeper::Snapshot;
@@ -259,13 +259,6 @@ fn unknown(identity: &str) -> Problem {
     Problem::not_found(format!("the gallery has no item `{identity}`"))
 }
 
-/// The identity in an address.
-type Identity = Result<Path<String>, axum::extract::rejection::PathRejection>;
-
-fn identity(path: Identity) -> Result<String, Problem> {
-    path.map(|Path(identity)| identity).map_err(|error| Problem::bad_request(error.body_text()))
-}
-
 /// Show an item
 #[utoipa::path(
     get,
@@ -283,10 +276,10 @@ fn identity(path: Identity) -> Result<String, Problem> {
 )]
 pub(crate) async fn show(
     State(service): State<Arc<Service>>,
-    path: Identity,
+    path: PathName,
 ) -> Result<Json<GalleryItem>, Problem> {
     let snapshot = service.keeper.current();
-    let row = row(&snapshot, &identity(path)?)?;
+    let row = row(&snapshot, &path_name(path)?)?;
     Ok(Json(GalleryItem::new(&snapshot, row)))
 }
 
@@ -320,10 +313,10 @@ pub(crate) struct PictureParameters {
 )]
 pub(crate) async fn picture(
     State(service): State<Arc<Service>>,
-    path: Identity,
+    path: PathName,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let identity = identity(path)?;
+    let identity = path_name(path)?;
     let fields = Fields::of_address(uri.query(), &["original"])?;
     let original = fields.word("original", &["true", "false"])? == Some("true");
     let snapshot = service.keeper.current();
@@ -445,9 +438,9 @@ pub(crate) struct Removed {
 pub(crate) async fn remove(
     State(service): State<Arc<Service>>,
     Extension(context): Extension<Context>,
-    path: Identity,
+    path: PathName,
 ) -> Result<Json<Removed>, Problem> {
-    let identity = identity(path)?;
+    let identity = path_name(path)?;
     let place = service.admission.enter(&context.client, service.scheduler.speed())?;
     row(&service.keeper.current(), &identity)?;
     let written = tokio::task::spawn_blocking(move || {

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -11,7 +10,7 @@ use hyper::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::layers::{Context, empty, enter};
+use super::layers::{Context, PathName, empty, enter, path_name};
 use super::query::{KNOWN, QueryParameters, Wishes};
 use super::stream::events_of;
 use crate::access::Role;
@@ -32,13 +31,6 @@ pub(crate) struct Accepted {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct JobList {
     jobs: Vec<JobSummary>,
-}
-
-/// The id in an address.
-type Id = Result<Path<String>, PathRejection>;
-
-fn id(path: Id) -> Result<String, Problem> {
-    path.map(|Path(id)| id).map_err(|error| Problem::bad_request(error.body_text()))
 }
 
 /// Ask for a large certification
@@ -139,8 +131,11 @@ pub(crate) async fn list(State(service): State<Arc<Service>>) -> Json<JobList> {
     security((), ("bearer" = [])),
     tag = "jobs"
 )]
-pub(crate) async fn show(State(service): State<Arc<Service>>, path: Id) -> Result<Json<JobReport>, Problem> {
-    Ok(Json(service.jobs.find(&id(path)?)?.report()))
+pub(crate) async fn show(
+    State(service): State<Arc<Service>>,
+    path: PathName,
+) -> Result<Json<JobReport>, Problem> {
+    Ok(Json(service.jobs.find(&path_name(path)?)?.report()))
 }
 
 /// Call a job off, or forget one that is over
@@ -161,9 +156,9 @@ pub(crate) async fn show(State(service): State<Arc<Service>>, path: Id) -> Resul
 pub(crate) async fn end(
     State(service): State<Arc<Service>>,
     Extension(context): Extension<Context>,
-    path: Id,
+    path: PathName,
 ) -> Result<Response, Problem> {
-    let id = id(path)?;
+    let id = path_name(path)?;
     let may_end = move |job: &JobRequest| job.client == context.client || context.role == Some(Role::Write);
     tokio::task::spawn_blocking(move || service.jobs.end(&id, may_end))
         .await
@@ -188,8 +183,8 @@ pub(crate) async fn end(
     security((), ("bearer" = [])),
     tag = "jobs"
 )]
-pub(crate) async fn events(State(service): State<Arc<Service>>, path: Id) -> Result<Response, Problem> {
-    let job = service.jobs.find(&id(path)?)?;
+pub(crate) async fn events(State(service): State<Arc<Service>>, path: PathName) -> Result<Response, Problem> {
+    let job = service.jobs.find(&path_name(path)?)?;
     Ok(events_of(async move |teller| {
         let mut watch = job.watch();
         loop {

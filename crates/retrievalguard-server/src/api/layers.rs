@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{ConnectInfo, MatchedPath, Path, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -165,6 +166,14 @@ pub(crate) async fn enter(
             Err(problem)
         }
     }
+}
+
+/// The only name in an address, or why it is none.
+pub(crate) type PathName = Result<Path<String>, PathRejection>;
+
+/// The name in an address as text.
+pub(crate) fn path_name(path: PathName) -> Result<String, Problem> {
+    path.map(|Path(name)| name).map_err(|error| Problem::bad_request(error.body_text()))
 }
 
 /// An empty answer with a status.

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -16,7 +15,7 @@ use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::items::shown;
-use super::layers::{Context, enter};
+use super::layers::{Context, PathName, enter, path_name};
 use super::stream::{Teller, events, run, wants_events};
 use crate::answer::{Item, VerdictWord};
 use crate::course::{Ask, milliseconds};
@@ -263,12 +262,6 @@ pub(crate) struct Look {
     milliseconds: f64,
 }
 
-type Id = Result<Path<String>, PathRejection>;
-
-fn id(path: Id) -> Result<String, Problem> {
-    path.map(|Path(id)| id).map_err(|error| Problem::bad_request(error.body_text()))
-}
-
 /// Look at both retrievers
 #[utoipa::path(
     get,
@@ -291,10 +284,10 @@ fn id(path: Id) -> Result<String, Problem> {
 pub(crate) async fn look(
     State(service): State<Arc<Service>>,
     Extension(context): Extension<Context>,
-    path: Id,
+    path: PathName,
     uri: Uri,
 ) -> Result<Json<Look>, Problem> {
-    let id = id(path)?;
+    let id = path_name(path)?;
     let fields = Fields::of_address(uri.query(), &["size", "samples"])?;
     let size = size(&fields)?.ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
     let most = u64::from(service.settings.limits.samples);
@@ -376,10 +369,10 @@ pub(crate) struct ShowParameters {
 )]
 pub(crate) async fn picture(
     State(service): State<Arc<Service>>,
-    path: Id,
+    path: PathName,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let id = id(path)?;
+    let id = path_name(path)?;
     let fields = Fields::of_address(uri.query(), &["size"])?;
     let size = size(&fields)?.ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
     let perturbation = service.perturbations.find(&id)?;
