@@ -343,12 +343,12 @@ fn a_full_house_sends_clients_away_with_a_time_to_come_back() {
     }
 }
 
-/// A connection on which a query of a million samples is being answered.
+/// A connection on which a long query is being answered.
 fn hold(service: &Service, picture: &[u8]) -> TcpStream {
     let address = service.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     let head = format!(
-        "POST /v1/query?samples=1000000 HTTP/1.1\r\nhost: {address}\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
+        "POST /v1/query?samples=300000 HTTP/1.1\r\nhost: {address}\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
         picture.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
