@@ -112,11 +112,11 @@ fn what_one_query_leaves_of_a_batch_is_filled_by_the_next() {
     thread::scope(|scope| {
         // The first call holds the only thread up while the others arrive.
         let first = scheduler.ticket();
+        let account = Arc::clone(&first.account);
         scope.spawn(move || first.plain(given(0.0, 8)).unwrap());
-        while scheduler.backlog() > 0 || scheduler.shared.tickets.load(Ordering::Relaxed) == 0 {
+        while account.served.load(Ordering::Relaxed) < 8 {
             thread::yield_now();
         }
-        thread::sleep(Duration::from_millis(20));
         for mark in [1.0, 2.0, 3.0] {
             let ticket = scheduler.ticket();
             let before = scheduler.backlog();
@@ -220,10 +220,12 @@ fn a_closed_line_tells_everyone_who_waits() {
     while scheduler.backlog() == 0 {
         thread::yield_now();
     }
-    open.send(()).unwrap();
-    drop(open);
-    scheduler.close();
-    assert!(matches!(waiting.join().unwrap(), Err(PassError::Closed)));
+    thread::scope(|scope| {
+        scope.spawn(|| scheduler.close());
+        // Told while a batch is still being run; only then may that batch end, and the threads with it.
+        assert!(matches!(waiting.join().unwrap(), Err(PassError::Closed)));
+        drop(open);
+    });
     assert!(matches!(late.plain(given(1.0, 1)), Err(PassError::Closed)));
 }
 
