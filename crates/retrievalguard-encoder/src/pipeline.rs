@@ -7,6 +7,7 @@
 mod attack;
 mod certify;
 mod index;
+pub mod run_files;
 
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;

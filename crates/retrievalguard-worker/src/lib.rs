@@ -31,12 +31,12 @@ use retrievalguard_encoder::engine::EngineError;
 use retrievalguard_encoder::picture::PictureError;
 use retrievalguard_encoder::pipeline::PipelineError;
 
-pub use manifest::{RUN_FORMAT, RunManifest, SharedQuery};
+pub use manifest::{Notes, RUN_FORMAT, RunManifest, SharedQuery};
 pub use merging::{Merged, merge};
 pub use sharing::{Sharing, share};
 pub use store::RunStore;
 pub use task::{Assignment, AssignmentError, Task};
-pub use working::{Worked, WorkerOptions, work};
+pub use working::{Unfinished, Worked, Worker, WorkerOptions, unfinished, work};
 
 /// Why a shared run cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +130,16 @@ pub enum WorkerError {
         name: String,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A task that is none.
+    #[error("run `{run}` has no task {number}, wanted one below {total}")]
+    Number {
+        /// The run.
+        run: String,
+        /// What was asked for.
+        number: usize,
+        /// How many there are.
+        total: usize,
     },
     /// The worker was told to stop.
     #[error("stopped after {done} of {total} tasks; the same command continues from there")]

@@ -8,6 +8,7 @@ use retrievalguard::{Excess, Seed};
 use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::picture::{PictureError, PictureLimits, PixelBox, RgbPicture};
 use retrievalguard_encoder::pipeline::Procedure;
+use retrievalguard_encoder::pipeline::run_files::Places;
 use serde::{Deserialize, Serialize};
 
 use crate::{RunStore, WorkerError};
@@ -47,8 +48,8 @@ pub struct RunManifest {
     pub left_out: usize,
     /// Queries that share an identity with a gallery item which may or may not be the same picture.
     pub namesakes: usize,
-    /// Whatever whoever shared the run wants to find in it again.
-    pub notes: serde_json::Value,
+    /// What the merge needs beside the parts.
+    pub notes: Notes,
     /// The encoder's file.
     pub model: FileRecord,
     /// The contract's file.
@@ -57,6 +58,17 @@ pub struct RunManifest {
     pub gallery: Vec<FileRecord>,
     /// The queries, in order.
     pub queries: Vec<SharedQuery>,
+}
+
+/// Where a run came from, and which tables are wanted of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notes {
+    /// The command that shared the run, and where its inputs lay.
+    pub places: Places,
+    /// Whether the table is written as JSON lines, too.
+    pub jsonl: bool,
+    /// Whether a table per certificate is written as TSV, too.
+    pub tsv: bool,
 }
 
 /// One query of a run.

@@ -1,22 +1,27 @@
 //! Puts parts together, in the order of the queries.
 
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use retrievalguard::noise::Stage;
+use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{NormBound, Samples};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, Tables, write_tables};
 use retrievalguard_encoder::pipeline::{
     Asked, CertifyPlan, CertifyReport, Observer, PipelineError, QueryCertifier, QueryOutcome,
+    digest_of_pictures,
 };
 
 use crate::manifest::{GALLERY, PARTS, gallery_files};
 use crate::part::Part;
 use crate::task::{Piece, Task};
-use crate::{RunManifest, RunStore, WorkerError};
+use crate::{Notes, RunManifest, RunStore, WorkerError};
 
 /// A merged run.
 pub struct Merged {
@@ -24,6 +29,23 @@ pub struct Merged {
     pub report: CertifyReport,
     /// The manifest of the run.
     pub manifest: RunManifest,
+}
+
+impl Merged {
+    /// Writes what a run on one machine leaves in its directory, but for its journal and its log.
+    pub fn write(&self, folder: &Path) -> Result<(), WorkerError> {
+        let Self { report, manifest } = self;
+        std::fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
+        let skipped: HashSet<&str> = report.skipped.iter().map(|(identity, _)| identity.as_str()).collect();
+        let queries = manifest.queries.iter().filter(|query| !skipped.contains(query.identity.as_str()));
+        let pictures = digest_of_pictures(queries.map(|query| {
+            (query.identity.as_str(), query.label.as_str(), query.crop, Some(query.picture.sha256))
+        }));
+        let Notes { places, jsonl, tsv } = manifest.notes.clone();
+        Inputs::new(places, pictures, report).write(folder)?;
+        let tables = Tables { jsonl, tsv, recall_at_k: manifest.procedure.top_k > 1 };
+        Ok(write_tables(folder, report, tables)?)
+    }
 }
 
 /// Reads all parts of a run; certifies from them where they are samples.

@@ -10,7 +10,7 @@ use retrievalguard_encoder::pipeline::{CertifyPlan, CertifyRequest, Observer};
 
 use crate::manifest::{CONTRACT, GALLERY, GALLERY_FILES, MANIFEST, MODEL, RUN_FORMAT, picture_name, record};
 use crate::task::Task;
-use crate::{RunManifest, RunStore, SharedQuery, WorkerError};
+use crate::{Notes, RunManifest, RunStore, SharedQuery, WorkerError};
 
 /// What is shared, beside the request itself.
 pub struct Sharing<'a> {
@@ -20,8 +20,8 @@ pub struct Sharing<'a> {
     pub gallery: &'a Path,
     /// Samples of one task; whole queries if there is none.
     pub chunk: Option<NonZeroU32>,
-    /// Whatever is to be found in the manifest again.
-    pub notes: serde_json::Value,
+    /// What the merge finds in the manifest again.
+    pub notes: Notes,
 }
 
 /// Writes a run; the manifest comes last, so that a run is there completely or not at all. Returns its number of tasks.

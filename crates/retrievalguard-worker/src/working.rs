@@ -23,16 +23,12 @@ use crate::{RunManifest, RunStore, WorkerError};
 
 /// How a worker works; what it makes does not depend on it.
 pub struct WorkerOptions {
-    /// Which engine runs the encoder; it must be the run's.
+    /// How the encoder is run; the engine must be the run's, and is if none is named.
     pub engine: EngineOptions,
-    /// Threads, each with a task of its own.
-    pub threads: NonZeroUsize,
     /// Noisy copies per call of the encoder.
     pub batch: NonZeroUsize,
     /// Where encoder and gallery of a run in an object store are kept on this machine; the temporary folder by default.
     pub cache: Option<PathBuf>,
-    /// Which tasks are done.
-    pub assignment: Assignment,
 }
 
 /// What a worker did.
@@ -74,7 +70,10 @@ impl Tools {
             None => fetch(store, manifest, key, options, whole)?,
         };
         let contract = Contract::read(&folder.join(CONTRACT))?;
-        let embedder = OnnxEmbedder::open(&folder.join(MODEL), contract, &options.engine)?;
+        // Whoever asks for no engine gets the run's, which is the only one that will do.
+        let own = manifest.engine.split(' ').next().and_then(|word| word.parse().ok());
+        let engine = EngineOptions { engine: options.engine.engine.or(own), ..options.engine.clone() };
+        let embedder = OnnxEmbedder::open(&folder.join(MODEL), contract, &engine)?;
         let found = embedder.report().to_string();
         if found != manifest.engine {
             let (run, wanted) = (store.address().to_owned(), manifest.engine.clone());
@@ -113,42 +112,57 @@ fn fetch(
     Ok(folder)
 }
 
-/// Does every task of an assignment whose part is not there yet.
+/// What is left to do of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Numbers of the tasks without a part, in order.
+    pub numbers: Vec<usize>,
+    /// Tasks that were asked about.
+    pub assigned: usize,
+    /// Tasks of the whole run.
+    pub total: usize,
+}
+
+/// Which tasks of an assignment have no part yet.
+pub fn unfinished(store: &RunStore, assignment: &Assignment) -> Result<Unfinished, WorkerError> {
+    let (manifest, _) = RunManifest::read(store)?;
+    let total = Task::count(&manifest);
+    let numbers = assignment.numbers(total, Task::per_query(&manifest));
+    let assigned = numbers.len();
+    let there: BTreeSet<String> = store.list(PARTS)?;
+    let missing = |number: &usize| !there.contains(&Task::new(&manifest, *number).part_name(&manifest));
+    Ok(Unfinished { numbers: numbers.filter(missing).collect(), assigned, total })
+}
+
+/// Does every task of an assignment whose part is not there yet, each of the threads one at a time.
 pub fn work(
-    store: &RunStore,
+    store: RunStore,
+    assignment: &Assignment,
+    threads: NonZeroUsize,
     options: &WorkerOptions,
     observer: &dyn Observer,
 ) -> Result<Worked, WorkerError> {
-    let (manifest, key) = RunManifest::read(store)?;
-    let total = Task::count(&manifest);
-    let numbers = options.assignment.numbers(total, Task::per_query(&manifest));
-    let assigned = numbers.len();
-    let there: BTreeSet<String> = store.list(PARTS)?;
-    let todo: Vec<Task> = numbers
-        .map(|number| Task::new(&manifest, number))
-        .filter(|task| !there.contains(&task.part_name(&manifest)))
-        .collect();
-    let found = assigned - todo.len();
+    let Unfinished { numbers, assigned, total } = unfinished(&store, assignment)?;
+    let found = assigned - numbers.len();
     observer.advanced(found, assigned);
     let worked = Worked { assigned, found, total };
-    if todo.is_empty() {
+    if numbers.is_empty() {
         return Ok(worked);
     }
-    let tools = Tools::open(store, &manifest, key, options)?;
-    let worker = Worker { store, manifest: &manifest, key, tools: &tools, batch: options.batch };
+    let worker = Worker::open(store, options)?;
     let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(found), AtomicBool::new(false));
     let work = || -> Result<(), WorkerError> {
         loop {
             if failed.load(Ordering::Relaxed) || observer.stop() {
                 return Ok(());
             }
-            let Some(task) = todo.get(next.fetch_add(1, Ordering::Relaxed)) else { return Ok(()) };
-            worker.carry_out(task).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            let Some(&number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) else { return Ok(()) };
+            worker.carry_out(number).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
             observer.advanced(done.fetch_add(1, Ordering::Relaxed) + 1, assigned);
         }
     };
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.threads.get().min(todo.len())).map(|_| scope.spawn(work)).collect();
+        let threads: Vec<_> = (0..threads.get().min(numbers.len())).map(|_| scope.spawn(work)).collect();
         threads
             .into_iter()
             .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -157,25 +171,39 @@ pub fn work(
     if done < assigned { Err(WorkerError::Stopped { done, total: assigned }) } else { Ok(worked) }
 }
 
-struct Worker<'a> {
-    store: &'a RunStore,
-    manifest: &'a RunManifest,
+/// A run with its encoder and gallery at hand; does tasks as they are asked for, from any number of threads.
+pub struct Worker {
+    store: RunStore,
+    manifest: RunManifest,
     key: Digest,
-    tools: &'a Tools,
+    tools: Tools,
     batch: NonZeroUsize,
 }
 
-impl Worker<'_> {
-    fn carry_out(&self, task: &Task) -> Result<(), WorkerError> {
-        let part = self.part(task)?;
-        let name = format!("{PARTS}/{}", task.part_name(self.manifest));
+impl Worker {
+    /// Reads the run's manifest and opens its encoder and gallery.
+    pub fn open(store: RunStore, options: &WorkerOptions) -> Result<Self, WorkerError> {
+        let (manifest, key) = RunManifest::read(&store)?;
+        let tools = Tools::open(&store, &manifest, key, options)?;
+        Ok(Self { store, manifest, key, tools, batch: options.batch })
+    }
+
+    /// Does a task and writes its part.
+    pub fn carry_out(&self, number: usize) -> Result<(), WorkerError> {
+        let total = Task::count(&self.manifest);
+        if number >= total {
+            return Err(WorkerError::Number { run: self.store.address().to_owned(), number, total });
+        }
+        let task = Task::new(&self.manifest, number);
+        let part = self.part(&task)?;
+        let name = format!("{PARTS}/{}", task.part_name(&self.manifest));
         self.store.put(&name, part.encode(self.key, task.number))
     }
 
     fn part(&self, task: &Task) -> Result<Part, WorkerError> {
-        let (manifest, embedder) = (self.manifest, &self.tools.embedder);
+        let (manifest, embedder) = (&self.manifest, &self.tools.embedder);
         let query = &manifest.queries[task.query];
-        let bytes = checked(self.store, &picture_name(task.query), &query.picture)?;
+        let bytes = checked(&self.store, &picture_name(task.query), &query.picture)?;
         let contract = embedder.contract();
         let prepared =
             query.decode(&bytes).and_then(|picture| contract.preparation().apply(&query.identity, &picture));

@@ -110,7 +110,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     let embedder = run.encoder(&arguments.engine)?;
     run.tell_engine(&embedder);
     let black_box = BlackBox::new(&embedder);
-    let white_box = white_box(arguments, &run.inputs.model, &embedder)?;
+    let white_box = white_box(arguments, &run.inputs.places.model, &embedder)?;
     let slopes = white_box.as_deref().unwrap_or(&black_box);
     let [white, black] = NOISE;
     let usual = match slopes.mode() {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::certify_samples;
-use super::run_directory::{Inputs, Places, Tables, log_run, used, write_tables};
+use super::run_directory::{log_run, own_command};
 use crate::arguments::{Certificates, DataArgs, EngineArgs, tell_skipped};
 use crate::progress::{Progress, tell};
 use anyhow::bail;
@@ -18,11 +18,12 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Embedder, NormBound, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, Tables, used, write_tables};
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery, contract_difference,
     data_set_digest,
 };
-use retrievalguard_worker::{RunStore, Sharing, share};
+use retrievalguard_worker::{Notes, RunStore, Sharing, share};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -181,7 +182,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         Tables { jsonl: arguments.jsonl, tsv: arguments.tsv, recall_at_k: arguments.top_k.get() > 1 };
     let described = (queries.as_path(), arguments.data.format().name(), arguments.data.boxes());
     if let Some(address) = &arguments.share {
-        let places = Places::new(described, gallery, model, arguments.contract.as_deref())?;
+        let places = Places::new(own_command(), described, gallery, model, arguments.contract.as_deref())?;
         return share_run(&request, address, arguments.chunk, (gallery, model), (&places, tables), out);
     }
     print_plan(&request)?;
@@ -190,7 +191,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let result = certify(&request, &arguments.out.join("certify.journal"), &progress);
     progress.finish();
     let report = result?;
-    let places = Places::new(described, gallery, model, arguments.contract.as_deref())?;
+    let places = Places::new(own_command(), described, gallery, model, arguments.contract.as_deref())?;
     Inputs::new(places, data_set_digest(&used(&records, &report)), &report).write(&arguments.out)?;
     write_tables(&arguments.out, &report, tables)?;
     log_run(&arguments.out, &request, &report, started)?;
@@ -222,14 +223,6 @@ pub(super) fn tell_left_out(report: &CertifyReport) {
     tell_skipped(&report.skipped);
 }
 
-/// What `merge` finds in a shared run again.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Notes {
-    pub(super) places: Places,
-    pub(super) jsonl: bool,
-    pub(super) tsv: bool,
-}
-
 /// Writes the run where workers find it.
 fn share_run(
     request: &CertifyRequest<'_>,
@@ -240,7 +233,7 @@ fn share_run(
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let notes = Notes { places: places.clone(), jsonl: tables.jsonl, tsv: tables.tsv };
-    let sharing = Sharing { model, gallery, chunk, notes: serde_json::to_value(notes)? };
+    let sharing = Sharing { model, gallery, chunk, notes };
     let progress = Progress::new("sharing");
     let tasks = share(&RunStore::open(address)?, request, sharing, &progress);
     progress.finish();

@@ -18,6 +18,9 @@ use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma};
 use retrievalguard_encoder::catalogue::{Catalogue, Part};
 use retrievalguard_encoder::dataset::{Boxes, BrokenPictures, DatasetOptions, Format, Record, open};
 use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::pipeline::run_files::{
+    Inputs, Places as InputPlaces, Tables, used, write_tables,
+};
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, certify, data_set_digest, index,
 };
@@ -26,7 +29,7 @@ use serde_json::{Value, json};
 use super::certify::{print_plan, tell_resumed};
 use super::evaluate::{print_text, summaries, usual_radii};
 use super::quoted;
-use super::run_directory::{Inputs, Places as InputPlaces, Tables, log_run, used, write_tables};
+use super::run_directory::{log_run, own_command};
 use crate::arguments::EngineArgs;
 use crate::progress::Progress;
 
@@ -152,7 +155,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     progress.finish();
     let report = result?;
     let described = (&*places.part(Part::Queries), Format::ImageFolder.name(), Boxes::Usual);
-    let lay = InputPlaces::new(described, &places.gallery, &places.encoder, None)?;
+    let lay = InputPlaces::new(own_command(), described, &places.gallery, &places.encoder, None)?;
     Inputs::new(lay, data_set_digest(&used(&queries, &report)), &report).write(&places.certificates)?;
     write_tables(&places.certificates, &report, Tables { jsonl: true, tsv: false, recall_at_k: false })?;
     log_run(&places.certificates, &request, &report, started)?;

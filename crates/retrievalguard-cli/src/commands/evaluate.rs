@@ -7,6 +7,7 @@ use anyhow::bail;
 use retrievalguard::Alpha;
 use retrievalguard::certificate::{CertificateName, Radius, round_down};
 use retrievalguard::evaluation::{Guarantee, Summary};
+use retrievalguard_encoder::pipeline::run_files::{RUN_FILE, RUN_KEY};
 use retrievalguard_encoder::table::ResultTable;
 use serde_json::{Value, json};
 
@@ -125,7 +126,7 @@ pub(super) fn summaries(
 /// The table, and what its metadata says about the run.
 fn read(path: &Path) -> anyhow::Result<(ResultTable, Option<Value>)> {
     if path.extension().is_some_and(|ending| ending == "jsonl") {
-        let run = std::fs::read(path.with_file_name(super::run_directory::RUN_FILE)).ok();
+        let run = std::fs::read(path.with_file_name(RUN_FILE)).ok();
         let run = run.and_then(|text| serde_json::from_slice(&text).ok());
         return Ok((ResultTable::read_json_lines(path)?, run));
     }
@@ -134,7 +135,7 @@ fn read(path: &Path) -> anyhow::Result<(ResultTable, Option<Value>)> {
     }
     let table = ResultTable::read_parquet(path)?;
     let metadata = ResultTable::read_metadata(path)?;
-    let run = metadata.iter().find(|(key, _)| key == super::run_directory::RUN_KEY);
+    let run = metadata.iter().find(|(key, _)| key == RUN_KEY);
     Ok((table, run.and_then(|(_, text)| serde_json::from_str(text).ok())))
 }
 

@@ -15,6 +15,7 @@ use retrievalguard::storage::manifest::{GalleryDirectory, SeedRecord};
 use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, open};
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
+use retrievalguard_encoder::pipeline::run_files::TABLE_FILE;
 use retrievalguard_encoder::pipeline::{data_set_digest, input_values};
 use retrievalguard_encoder::table::ResultRow;
 use retrievalguard_report::attack::Attack;
@@ -23,7 +24,7 @@ use retrievalguard_report::report::{CommandLine, Facts, GalleryFacts, Report, Ro
 use serde_json::Value;
 
 use super::quoted;
-use super::run_directory::{ATTACK_FILE, LOG_FILE, RunDirectory, TABLE_FILE};
+use super::run_directory::{ATTACK_FILE, LOG_FILE, RunDirectory};
 use crate::progress::tell;
 
 /// Pixels of a PNG per unit of a figure.
@@ -129,8 +130,8 @@ fn read_attack(folder: &Path, run: &RunDirectory, notes: &mut Vec<String>) -> an
 
 /// The contract that the queries were prepared by, and no other.
 fn contract(run: &RunDirectory) -> anyhow::Result<Contract> {
-    let model = &run.inputs.model;
-    let contract = match &run.inputs.contract {
+    let model = &run.inputs.places.model;
+    let contract = match &run.inputs.places.contract {
         Some(path) => Contract::read(path)?,
         None => Contract::for_model(model)?,
     };
@@ -210,7 +211,7 @@ impl Album<'_> {
         let row = *gallery.gallery.rows_of(identity).first()?;
         let path = gallery.picture_path(row)?;
         // A relative path holds where the gallery was made, which is nearly always where the run was.
-        let places = [self.run.inputs.directory.join(&path), path];
+        let places = [self.run.inputs.places.directory.join(&path), path];
         let path = places.iter().find(|path| path.is_file())?;
         let picture = RgbPicture::from_path(path, &PictureLimits::default()).ok()?;
         Thumbnail::new(identity, &picture, SIDE).ok()
@@ -271,7 +272,7 @@ fn commands(
     run: &RunDirectory,
     gallery: Option<&GalleryDirectory>,
 ) -> anyhow::Result<Vec<CommandLine>> {
-    let inputs = &run.inputs;
+    let inputs = &run.inputs.places;
     let there = |command: String| Some(format!("cd {} && {command}", quoted(&inputs.directory)));
     let mut commands = Vec::new();
     let given: Vec<String> = inputs.command.iter().map(|word| quoted(Path::new(word))).collect();
@@ -323,20 +324,21 @@ fn index_command(run: &RunDirectory, gallery: &GalleryDirectory) -> Option<Strin
     let [root] = roots.as_slice() else { return None };
     let pictures = if root.is_empty() { "." } else { root };
     // The command reads the folder as it is, so it must find the pictures that were indexed, all of them and no others.
-    let found = open(&run.inputs.directory.join(pictures), Format::Auto, DatasetOptions::default()).ok()?;
+    let found =
+        open(&run.inputs.places.directory.join(pictures), Format::Auto, DatasetOptions::default()).ok()?;
     let same = found.records.len() == gallery.gallery.len()
         && Some(data_set_digest(&found.records)) == provenance.data_set;
     if !same {
         return None;
     }
-    let contract = run.inputs.contract.as_ref().map(|path| format!(" --contract {}", quoted(path)));
+    let contract = run.inputs.places.contract.as_ref().map(|path| format!(" --contract {}", quoted(path)));
     Some(format!(
         "retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{} --gallery {}",
         quoted(Path::new(pictures)),
-        quoted(&run.inputs.model),
+        quoted(&run.inputs.places.model),
         contract.unwrap_or_default(),
         String::from(seed),
         if gallery.manifest.metric == Metric::Cosine { " --cosine" } else { "" },
-        quoted(&run.inputs.gallery),
+        quoted(&run.inputs.places.gallery),
     ))
 }

@@ -57,13 +57,11 @@ pub(super) fn run(arguments: &WorkerArgs, out: &mut dyn Write) -> anyhow::Result
     let store = RunStore::open(&arguments.run)?;
     let options = WorkerOptions {
         engine: arguments.engine.options(),
-        threads: arguments.engine.threads(),
         batch: arguments.engine.batch,
         cache: arguments.cache.clone(),
-        assignment,
     };
     let progress = Progress::new("working");
-    let worked = work(&store, &options, &progress);
+    let worked = work(store, &assignment, arguments.engine.threads(), &options, &progress);
     progress.finish();
     let worked = worked?;
     if worked.found > 0 {

@@ -11,9 +11,10 @@ use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetOptions, PictureSource, Record, Role, open,
 };
 use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::pipeline::run_files::Places;
 use retrievalguard_encoder::pipeline::{IndexRequest, data_set_digest, index};
 
-use super::super::run_directory::{Inputs, RunDirectory};
+use super::super::run_directory::RunDirectory;
 use crate::arguments::EngineArgs;
 use crate::progress::{Progress, tell};
 
@@ -29,7 +30,7 @@ pub(super) fn gallery(
         tell(format_args!(
             "note: the pictures of gallery `{}` are not where they were when it was made, or not the same any more; \
              the plain encoder searches in the smoothed vectors",
-            run.inputs.gallery.display()
+            run.inputs.places.gallery.display()
         ));
         return Ok(None);
     };
@@ -75,17 +76,17 @@ fn pictures(run: &RunDirectory, stored: &GalleryDirectory) -> Option<Vec<Record>
     let digest = stored.manifest.provenance.data_set?;
     let same =
         |records: &Vec<Record>| records.len() == stored.gallery.len() && data_set_digest(records) == digest;
-    by_path(&run.inputs, stored).filter(same).or_else(|| queries(&run.inputs).filter(same))
+    by_path(&run.inputs.places, stored).filter(same).or_else(|| queries(&run.inputs.places).filter(same))
 }
 
 /// One record per item, whole pictures.
-fn by_path(inputs: &Inputs, stored: &GalleryDirectory) -> Option<Vec<Record>> {
+fn by_path(places: &Places, stored: &GalleryDirectory) -> Option<Vec<Record>> {
     let gallery = &stored.gallery;
     (0..gallery.len())
         .map(|row| {
             let path = stored.picture_path(row)?;
             // Relative paths are those of the command that made the gallery, most often given in the same place.
-            let path = if path.is_relative() && !path.exists() { inputs.directory.join(path) } else { path };
+            let path = if path.is_relative() && !path.exists() { places.directory.join(path) } else { path };
             path.is_file().then(|| Record {
                 identity: gallery.identity(row).to_owned(),
                 source: PictureSource::File(path),
@@ -100,8 +101,8 @@ fn by_path(inputs: &Inputs, stored: &GalleryDirectory) -> Option<Vec<Record>> {
 }
 
 /// The data set of the queries, which is often that of the gallery; it knows its boxes.
-fn queries(inputs: &Inputs) -> Option<Vec<Record>> {
-    let boxes = Boxes::named(&inputs.boxes)?;
-    let data = open(&inputs.queries, inputs.format.parse().ok()?, DatasetOptions { boxes }).ok()?;
+fn queries(places: &Places) -> Option<Vec<Record>> {
+    let boxes = Boxes::named(&places.boxes)?;
+    let data = open(&places.queries, places.format.parse().ok()?, DatasetOptions { boxes }).ok()?;
     Some(data.records)
 }
