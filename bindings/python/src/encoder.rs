@@ -43,6 +43,11 @@ pub(crate) struct Sampling {
     excess: String,
 }
 
+/// A count that was given under a name.
+pub(crate) fn positive(what: &str, value: usize) -> PyResult<NonZeroUsize> {
+    NonZeroUsize::new(value).ok_or_else(|| refused(format!("{what} is 0, wanted at least 1")))
+}
+
 /// An ONNX file under its contract, run by an engine.
 #[pyclass(frozen, module = "retrievalguard._native")]
 pub(crate) struct Encoder {
@@ -76,9 +81,6 @@ impl Encoder {
     #[new]
     fn new(py: Python<'_>, opening: Opening) -> PyResult<Self> {
         let Opening { model, contract, .. } = opening;
-        let positive = |what: &str, value: usize| {
-            NonZeroUsize::new(value).ok_or_else(|| refused(format!("{what} is 0, wanted at least 1")))
-        };
         let threads = match opening.threads {
             Some(threads) => positive("threads", threads)?,
             None => thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),

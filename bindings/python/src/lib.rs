@@ -11,6 +11,7 @@ mod gallery;
 mod noise;
 mod pipeline;
 mod planner;
+mod runs;
 mod smooth;
 mod table;
 mod watch;
@@ -31,6 +32,8 @@ mod _native {
     use crate::pipeline::{certify_pictures, index};
     #[pymodule_export]
     use crate::planner::{largest_radius, samples_needed};
+    #[pymodule_export]
+    use crate::runs::{Worker, merge, share_pictures, unfinished, work};
     #[pymodule_export]
     use crate::smooth::{check_picture, smooth};
     #[pymodule_export]

@@ -1,25 +1,23 @@
 //! The resumable runs over folders of pictures.
 
-use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use retrievalguard::certificate::CertificateName;
-use retrievalguard::storage::atomic::{WriteError, write};
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetOptions, Format, NamedSplit, Record, Role, open,
 };
+use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, Tables, used, write_tables};
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, PipelineError, contract_difference,
     data_set_digest,
 };
-use serde_json::json;
 
 use crate::encoder::Encoder;
 use crate::errors::{in_context, raised, refused};
-use crate::table::{Columns, RUN_KEY};
+use crate::table::Columns;
 use crate::watch::watched;
 use crate::words;
 
@@ -150,17 +148,36 @@ pub(crate) struct Certified {
     namesakes: usize,
 }
 
-/// Certifies pictures and writes what `retrievalguard certify` writes.
-#[pyfunction]
-pub(crate) fn certify_pictures<'py>(
-    py: Python<'py>,
-    pictures: Pictures,
-    encoder: &Bound<'py, Encoder>,
-    places: (PathBuf, PathBuf),
-    certifying: Certifying,
-    progress: Option<Bound<'py, PyAny>>,
-) -> PyResult<Certified> {
-    let (encoder, (gallery, out)) = (encoder.get(), places);
+impl Certified {
+    pub(crate) fn new(report: CertifyReport) -> Self {
+        let deeper = report.deeper.iter();
+        let deeper = deeper.map(|verdicts| verdicts.iter().map(|&verdict| words::verdict(verdict)).collect());
+        Self {
+            deeper: deeper.collect(),
+            columns: Columns::new(&report.table, Some(report.description.to_string())),
+            skipped: report.skipped,
+            resumed: report.resumed,
+            left_out: report.left_out,
+            namesakes: report.namesakes,
+        }
+    }
+}
+
+/// A run that was asked for: the request, and where its inputs lie.
+pub(crate) struct Ordered<'a> {
+    pub(crate) request: CertifyRequest<'a>,
+    pub(crate) places: Places,
+}
+
+/// Reads pictures and gallery, checks every word, and does `work` with what is asked; `name` is the function's.
+pub(crate) fn ordered<T>(
+    py: Python<'_>,
+    name: &str,
+    pictures: &Pictures,
+    (encoder, gallery): (&Encoder, &Path),
+    certifying: &Certifying,
+    work: impl FnOnce(&Ordered<'_>) -> PyResult<T>,
+) -> PyResult<T> {
     let certificates: Vec<CertificateName> =
         certifying.certificates.iter().map(|name| words::certificate(name)).collect::<PyResult<_>>()?;
     let target = certifying.target_radius.map(words::target_radius).transpose()?;
@@ -172,7 +189,7 @@ pub(crate) fn certify_pictures<'py>(
     if target.is_some() && certifying.top_k > 1 {
         return Err(refused("target_radius decides recall@1, wanted no top_k beside it"));
     }
-    let stored = py.detach(|| GalleryDirectory::read(&gallery)).map_err(|error| raised(&error))?;
+    let stored = py.detach(|| GalleryDirectory::read(gallery)).map_err(|error| raised(&error))?;
     let (data_set, queries) = pictures.read(Role::Query)?;
     let mut alpha = words::alpha(certifying.alpha)?;
     if certifying.simultaneous {
@@ -205,73 +222,55 @@ pub(crate) fn certify_pictures<'py>(
         threads: encoder.threads,
         batch: encoder.batch,
     };
-    let journal = out.join("certify.journal");
-    let report = watched(py, progress.as_ref(), |watch| {
-        retrievalguard_encoder::pipeline::certify(&request, &journal, watch)
-    })?;
-    let report =
-        report.map_err(|error| match contract_difference(&gallery, encoder.embedder.contract()) {
-            Some(difference) if matches!(error, PipelineError::Mismatch(_)) => in_context(
-                &format!("gallery `{}` has another contract: {difference}", gallery.display()),
-                &error,
-            ),
-            Some(_) | None => failed(&error),
+    let command = vec!["python".to_owned(), format!("retrievalguard.{name}")];
+    let described = (pictures.path.as_path(), pictures.format.as_str(), Boxes::Usual);
+    let places = Places::new(command, described, gallery, &encoder.model, encoder.contract.as_deref());
+    let places = places.map_err(|error| raised(&error))?;
+    work(&Ordered { request, places })
+}
+
+/// Says in which fields two contracts differ, where a gallery and an encoder do not fit for that reason.
+pub(crate) fn misfit(error: &PipelineError, gallery: &Path, encoder: &Encoder) -> PyErr {
+    match contract_difference(gallery, encoder.embedder.contract()) {
+        Some(difference) if matches!(error, PipelineError::Mismatch(_)) => {
+            in_context(&format!("gallery `{}` has another contract: {difference}", gallery.display()), error)
+        }
+        Some(_) | None => failed(error),
+    }
+}
+
+/// Certifies pictures and writes what `retrievalguard certify` writes.
+#[pyfunction]
+pub(crate) fn certify_pictures<'py>(
+    py: Python<'py>,
+    pictures: Pictures,
+    encoder: &Bound<'py, Encoder>,
+    places: (PathBuf, PathBuf),
+    certifying: Certifying,
+    progress: Option<Bound<'py, PyAny>>,
+) -> PyResult<Certified> {
+    let (encoder, (gallery, out)) = (encoder.get(), places);
+    ordered(py, "certify_pictures", &pictures, (encoder, &gallery), &certifying, |ordered| {
+        let request = &ordered.request;
+        let journal = out.join("certify.journal");
+        let report = watched(py, progress.as_ref(), |watch| {
+            retrievalguard_encoder::pipeline::certify(request, &journal, watch)
         })?;
-    write_run(&out, &pictures, &queries, encoder, &gallery, &report)?;
-    let deeper = report.deeper.iter();
-    let deeper = deeper.map(|verdicts| verdicts.iter().map(|&verdict| words::verdict(verdict)).collect());
-    Ok(Certified {
-        deeper: deeper.collect(),
-        columns: Columns::new(&report.table, Some(report.description.to_string())),
-        skipped: report.skipped,
-        resumed: report.resumed,
-        left_out: report.left_out,
-        namesakes: report.namesakes,
+        let report = report.map_err(|error| misfit(&error, &gallery, encoder))?;
+        let used = data_set_digest(&used(request.queries, &report));
+        let tables = Tables { recall_at_k: request.top_k > 1, ..Tables::default() };
+        Inputs::new(ordered.places.clone(), used, &report)
+            .write(&out)
+            .and_then(|()| write_tables(&out, &report, tables))
+            .map_err(|error| raised(&error))?;
+        Ok(Certified::new(report))
     })
 }
 
 /// A stop that no signal explains was asked for by whoever reports progress, and that has been raised already.
-fn failed(error: &PipelineError) -> PyErr {
+pub(crate) fn failed(error: &PipelineError) -> PyErr {
     match error {
         PipelineError::Stopped { .. } => PyKeyboardInterrupt::new_err(error.to_string()),
         _ => raised(error),
     }
-}
-
-/// The table, the run's description and where its inputs lay, as the program `retrievalguard` takes them up again.
-fn write_run(
-    out: &Path,
-    pictures: &Pictures,
-    queries: &[Record],
-    encoder: &Encoder,
-    gallery: &Path,
-    report: &CertifyReport,
-) -> PyResult<()> {
-    let absolute =
-        |path: &Path| std::path::absolute(path).map_err(|error| raised(&WriteError::new(path, error)));
-    let skipped: HashSet<&str> = report.skipped.iter().map(|(identity, _)| identity.as_str()).collect();
-    let used = queries.iter().filter(|record| !skipped.contains(record.identity.as_str())).cloned();
-    let used: Vec<Record> = used.collect();
-    let rows = report.table.rows().iter().zip(&report.excluded).filter(|(_, rows)| !rows.is_empty());
-    let excluded: BTreeMap<&str, &Vec<usize>> =
-        rows.map(|(row, excluded)| (row.identity.as_str(), excluded)).collect();
-    let inputs = json!({
-        "command": ["python", "retrievalguard.certify_pictures"],
-        "directory": absolute(Path::new("."))?,
-        "queries": absolute(&pictures.path)?,
-        "format": pictures.format,
-        "boxes": Boxes::Usual.name(),
-        "gallery": absolute(gallery)?,
-        "model": absolute(&encoder.model)?,
-        "contract": encoder.contract.as_deref().map(absolute).transpose()?,
-        "excluded": excluded,
-        "pictures": data_set_digest(&used),
-    });
-    let metadata = [(RUN_KEY.to_owned(), report.description.to_string())];
-    let text = |value: &serde_json::Value| format!("{value:#}\n");
-    let write =
-        |name: &str, value| write(&out.join(name), text(value).as_bytes()).map_err(|error| raised(&error));
-    write("inputs.json", &inputs)?;
-    write("run.json", &report.description)?;
-    report.table.write_parquet(&out.join("certificates.parquet"), &metadata).map_err(|error| raised(&error))
 }

@@ -6,13 +6,11 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use retrievalguard::binomial;
 use retrievalguard::certificate::{CertificateName, Radius, Verdict};
+use retrievalguard_encoder::pipeline::run_files::RUN_KEY;
 use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, WrongItem};
 
 use crate::errors::{raised, refused};
 use crate::words;
-
-/// Key of the run's description in the metadata of a table.
-pub(crate) const RUN_KEY: &str = "retrievalguard.run";
 
 /// What one certificate says of every query.
 #[derive(FromPyObject, IntoPyObject)]

@@ -31,6 +31,7 @@ from ._gallery import Gallery
 from ._noise import Noise
 from ._pipeline import certify_pictures, index
 from ._planner import largest_radius, samples_needed
+from ._runs import Run, Worker, share_pictures
 from ._smooth import smooth
 
 try:
@@ -52,13 +53,16 @@ __all__ = [
     "MissingFileError",
     "Noise",
     "RetrievalGuardError",
+    "Run",
     "Step",
     "Verdict",
+    "Worker",
     "certify",
     "certify_pictures",
     "index",
     "largest_radius",
     "read_certificates",
     "samples_needed",
+    "share_pictures",
     "smooth",
 ]

@@ -226,14 +226,17 @@ class Encoder:
 
 def _open(opening: dict[str, Any]) -> _native.Encoder:
     """Opens a model with the onnxruntime of this very environment, if there is one and no other was asked for."""
-    usual = opening["library"] is None and not os.environ.get("ORT_DYLIB_PATH")
-    if usual and opening["engine"] != "rten":
-        package = importlib.util.find_spec("onnxruntime")
-        for folder in (package.submodule_search_locations or []) if package else []:
-            library = os.path.join(folder, "capi")
-            if os.path.isdir(library):
-                return _native.Encoder({**opening, "library": library})
-    return _native.Encoder(opening)
+    return _native.Encoder({**opening, "library": opening["library"] or usual_library(opening["engine"])})
+
+
+def usual_library(engine: Optional[str]) -> Optional[str]:
+    """The folder with onnxruntime's library in this very environment, unless another engine or library is named."""
+    if engine == "rten" or os.environ.get("ORT_DYLIB_PATH"):
+        return None
+    package = importlib.util.find_spec("onnxruntime")
+    folders = (package.submodule_search_locations or []) if package else []
+    places = (os.path.join(folder, "capi") for folder in folders)
+    return next((place for place in places if os.path.isdir(place)), None)
 
 
 def _again(opening: dict[str, Any]) -> Encoder:

@@ -10,15 +10,20 @@ __all__ = [
     "Encoder",
     "Gallery",
     "Noise",
+    "Worker",
     "certify",
     "certify_pictures",
     "check_picture",
     "index",
     "intervals",
     "largest_radius",
+    "merge",
     "read_certificates",
     "samples_needed",
+    "share_pictures",
     "smooth",
+    "unfinished",
+    "work",
     "write_certificates",
 ]
 
@@ -85,6 +90,11 @@ class Encoder:
     @property
     def threads(self) -> int: ...
 
+@final
+class Worker:
+    def __new__(cls, run: str, working: dict[str, Any]) -> Worker: ...
+    def carry_out(self, number: int) -> None: ...
+
 def certify(queries: list[dict[str, Any]], gallery: Gallery, settings: dict[str, Any]) -> list[dict[str, Any]]: ...
 def smooth(
     function: Callable[[NDArray[np.float32]], NDArray[np.float32]],
@@ -106,6 +116,23 @@ def certify_pictures(
     certifying: dict[str, Any],
     progress: Optional[Callable[[int, int], None]],
 ) -> dict[str, Any]: ...
+def share_pictures(
+    pictures: dict[str, Any],
+    encoder: Encoder,
+    places: tuple[_Path, str],
+    certifying: dict[str, Any],
+    chunk: Optional[int],
+    progress: Optional[Callable[[int, int], None]],
+) -> int: ...
+def unfinished(run: str) -> tuple[list[int], int]: ...
+def work(
+    run: str,
+    share: Optional[tuple[int, int]],
+    threads: int,
+    working: dict[str, Any],
+    progress: Optional[Callable[[int, int], None]],
+) -> None: ...
+def merge(run: str, out: _Path, progress: Optional[Callable[[int, int], None]]) -> dict[str, Any]: ...
 def largest_radius(certificate: str, samples: int, guarantee: dict[str, Any]) -> Optional[float]: ...
 def samples_needed(certificate: str, radius: float, guarantee: dict[str, Any]) -> Optional[int]: ...
 def read_certificates(path: _Path) -> dict[str, Any]: ...

@@ -152,7 +152,40 @@ def certify_pictures(
     Certificates
         One row per query.
     """
-    certifying = {
+    certifying = _certifying(
+        sigma, alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, seed, leave_one_out, excess
+    )
+    chosen = _pictures(pictures, format, split, every, limit, skip_broken)
+    places = (os.fspath(gallery), os.fspath(out))
+    with Bar(progress, 0, "certifying", "query") as bar:
+        report = _native.certify_pictures(chosen, _encoder(encoder), places, certifying, bar.to)
+    return _certificates(report)
+
+
+def _certificates(report: dict[str, Any]) -> Certificates:
+    """The table of a finished run, with what came of it beside."""
+    _tell_skipped(report["skipped"], stacklevel=4)
+    certificates = Certificates(report["columns"])
+    certificates.skipped = report["skipped"]
+    certificates.resumed = report["resumed"]
+    certificates._attach_at_k(report["deeper"])
+    return certificates
+
+
+def _certifying(
+    sigma: float,
+    alpha: float,
+    simultaneous: bool,
+    samples: int,
+    pilot: int,
+    certificate: Union[str, Sequence[str]],
+    target_radius: Optional[float],
+    top_k: int,
+    seed: Seed,
+    leave_one_out: str,
+    excess: str,
+) -> dict[str, Any]:
+    return {
         "sigma": float(sigma),
         "alpha": float(alpha),
         "simultaneous": bool(simultaneous),
@@ -165,16 +198,6 @@ def certify_pictures(
         "leave_one_out": str(leave_one_out),
         "excess": str(excess),
     }
-    chosen = _pictures(pictures, format, split, every, limit, skip_broken)
-    places = (os.fspath(gallery), os.fspath(out))
-    with Bar(progress, 0, "certifying", "query") as bar:
-        report = _native.certify_pictures(chosen, _encoder(encoder), places, certifying, bar.to)
-    _tell_skipped(report["skipped"])
-    certificates = Certificates(report["columns"])
-    certificates.skipped = report["skipped"]
-    certificates.resumed = report["resumed"]
-    certificates._attach_at_k(report["deeper"])
-    return certificates
 
 
 def _encoder(encoder: Encoder) -> _native.Encoder:
@@ -196,6 +219,6 @@ def _pictures(
     }
 
 
-def _tell_skipped(skipped: list[tuple[str, str]]) -> None:
+def _tell_skipped(skipped: list[tuple[str, str]], stacklevel: int = 3) -> None:
     for identity, reason in skipped:
-        warnings.warn(f"skipped: {identity}: {reason}", stacklevel=3)
+        warnings.warn(f"skipped: {identity}: {reason}", stacklevel=stacklevel)

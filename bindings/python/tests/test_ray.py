@@ -1,0 +1,198 @@
+"""Two nodes that `ray start` makes on this machine, and what happens when their processes are killed."""
+
+import contextlib
+import os
+import pathlib
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import retrievalguard as rg
+
+# A cluster of our own: neither its nodes nor the driver look for the token that this machine may have for others.
+os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+ray = pytest.importorskip("ray")
+
+import retrievalguard.ray  # noqa: E402
+from retrievalguard.ray import _crew  # noqa: E402
+
+TABLE = "certificates.parquet"
+# Tasks that last long enough to be killed in the middle.
+LONG = {"samples": 4000, "pilot": 60, "progress": False}
+
+
+def processes():
+    """Number and command of every process."""
+    for place in pathlib.Path("/proc").iterdir():
+        if place.name.isdigit():
+            try:
+                yield int(place.name), (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (OSError, UnicodeDecodeError):
+                pass
+
+
+def actors():
+    return [number for number, command in processes() if command.startswith("ray::RetrievalGuardWorker")]
+
+
+def start(*words, **variables):
+    environment = {**os.environ, **variables}
+    command = [pathlib.Path(sys.executable).parent / "ray", "start", "--num-cpus=1", "--object-store-memory=80000000"]
+    told = subprocess.run([*command, "--disable-usage-stats", *words], env=environment, capture_output=True, text=True)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def raylets():
+    return {number for number, command in processes() if "/raylet " in command}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    before = raylets()
+    folder = pathlib.Path("/tmp") / f"rg-{os.getpid()}"  # Paths of sockets must be short.
+    head = ["--head", f"--port={address.split(':')[1]}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]
+    # Ray believes what it is told: no card is needed to be placed beside one.
+    try:
+        start(*head, f"--temp-dir={folder}", "--num-gpus=1")
+        first = raylets() - before
+        # Where there is no onnxruntime, runs of rten are done nevertheless.
+        start(f"--address={address}", "--node-ip-address=127.0.0.1", ORT_DYLIB_PATH="/nowhere/libonnxruntime.so")
+        second = raylets() - before - first
+        assert len(first) == len(second) == 1
+        yield address, second.pop()
+    finally:
+        # `ray stop` would stop everybody's clusters.
+        for number, command in processes():
+            if str(folder) in command or f"--address={address}" in command:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def gallery(encoder, folders, tmp_path_factory):
+    place = tmp_path_factory.mktemp("galleries") / "g"
+    rg.index(folders[0], encoder, 0.1, place, progress=False)
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole(encoder, folders, gallery, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole")
+    rg.certify_pictures(folders[1], encoder, gallery, 0.1, out, **LONG)
+    return (out / TABLE).read_bytes()
+
+
+@pytest.fixture
+def run(encoder, folders, gallery, tmp_path):
+    return rg.share_pictures(folders[1], encoder, gallery, 0.1, tmp_path / "run", **LONG)
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    """Actors of an earlier test end soon after it."""
+    until = time.monotonic() + 60
+    while actors():
+        assert time.monotonic() < until, "actors outlive their driver"
+        time.sleep(0.05)
+
+
+class Killer:
+    """Hears the progress, and kills processes when so much is done."""
+
+    def __init__(self, after, victims):
+        self.after, self.victims, self.killed, self.told = after, victims, [], []
+
+    def __call__(self, done, total):
+        self.told.append((done, total))
+        if done >= self.after and not self.killed:
+            self.killed = list(self.victims())
+            for number in self.killed:
+                os.kill(number, signal.SIGKILL)
+
+
+def test_an_actor_killed_in_the_middle_changes_no_byte(cluster, run, whole, tmp_path):
+    killer = Killer(3, lambda: actors()[:1])
+    found = rg.ray.certify(run, tmp_path / "out", address=cluster[0], progress=killer)
+    assert len(killer.killed) == 1 and killer.told[-1] == (12, 12)
+    assert (tmp_path / "out" / TABLE).read_bytes() == whole and len(found) == 12
+    assert not ray.is_initialized()
+
+
+def test_a_killed_driver_goes_on_where_it_was(cluster, run, whole, tmp_path):
+    words = [sys.executable, "-m", "retrievalguard.ray", run.address, "--address", cluster[0], "--out", tmp_path / "out"]
+    child = subprocess.Popen([*map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while child.poll() is None and len(run.unfinished()) > 9:
+        time.sleep(0.02)
+    child.kill()
+    child.wait()
+    left = len(run.unfinished())
+    assert 0 < left <= 9
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "half-space" in done.stdout and (tmp_path / "out" / TABLE).read_bytes() == whole
+
+
+def test_a_node_that_cannot_open_the_run_is_named_and_the_others_go_on(cluster, model, folders, gallery, tmp_path):
+    encoder = rg.Encoder(model, engine="onnxruntime")
+    # Long enough for the other node to be heard before all is done.
+    longer = {**LONG, "samples": 30_000}
+    run = rg.share_pictures(folders[1], encoder, gallery, 0.1, tmp_path / "run", **longer)
+    rg.certify_pictures(folders[1], encoder, gallery, 0.1, tmp_path / "whole", **longer)
+    with pytest.warns(UserWarning, match="does not take part: .*/nowhere"):
+        rg.ray.certify(run, tmp_path / "out", address=cluster[0], progress=False)
+    assert (tmp_path / "out" / TABLE).read_bytes() == (tmp_path / "whole" / TABLE).read_bytes()
+
+
+def test_actors_are_placed_where_the_cards_are(cluster, run):
+    seen = set()
+    rg.ray.work(run, address=cluster[0], gpus=1, threads=1, progress=lambda done, total: seen.update(actors()))
+    assert len(seen) == 1 and run.unfinished() == []
+
+
+class Poisoned(_crew.RetrievalGuardWorker):
+    """Dies of task 5."""
+
+    def carry_out(self, number):
+        if number == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().carry_out(number)
+
+
+def test_a_task_that_kills_its_actors_is_named(cluster, run, monkeypatch):
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setattr(_crew, "RetrievalGuardWorker", Poisoned)
+    with pytest.raises(rg.RetrievalGuardError, match="task 5 of run .* lost its actor 3 times"):
+        rg.ray.work(run, address=cluster[0], attempts=3, progress=False)
+    assert 5 in run.unfinished()
+    monkeypatch.undo()
+    rg.ray.work(run, address=cluster[0], progress=False)
+    assert run.unfinished() == []
+
+
+def test_what_is_wrong_with_a_run_is_said_once_and_by_name(cluster, run, encoder, folders, gallery, tmp_path):
+    with pytest.warns(UserWarning, match="does not take part"), pytest.raises(rg.InputError, match="computed by rten|no usable onnxruntime"):
+        rg.ray.work(run, address=cluster[0], engine="onnxruntime", progress=False)
+    picture = next((tmp_path / "run" / "pictures").iterdir())
+    picture.write_bytes(b"another")
+    with pytest.raises(rg.InputError, match="has sha256 .* its manifest says"):
+        rg.ray.work(run, address=cluster[0], progress=False)
+    with pytest.raises(rg.InputError, match="has no run.json"):
+        rg.ray.work(tmp_path / "nowhere", address=cluster[0])
+    with pytest.raises(ConnectionError, match="no Ray cluster answers at `127.0.0.1:1`"):
+        rg.ray.work(run, address="127.0.0.1:1", progress=False)
+
+
+def test_a_lost_node_changes_no_byte(cluster, run, whole, tmp_path):
+    killer = Killer(2, lambda: [cluster[1]])
+    rg.ray.certify(run, tmp_path / "out", address=cluster[0], progress=killer)
+    assert killer.killed == [cluster[1]]
+    assert (tmp_path / "out" / TABLE).read_bytes() == whole

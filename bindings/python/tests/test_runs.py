@@ -1,0 +1,99 @@
+import os
+import pickle
+import subprocess
+
+import pytest
+import retrievalguard as rg
+
+SMALL = {"samples": 300, "pilot": 60, "progress": False}
+TABLE = "certificates.parquet"
+
+
+@pytest.fixture(scope="module")
+def gallery(encoder, folders, tmp_path_factory):
+    place = tmp_path_factory.mktemp("galleries") / "g"
+    rg.index(folders[0], encoder, 0.1, place, progress=False)
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole(encoder, folders, gallery, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole")
+    rg.certify_pictures(folders[1], encoder, gallery, 0.1, out, certificate="all", **SMALL)
+    return out
+
+
+@pytest.fixture(params=[None, 70], ids=["whole queries", "chunks"])
+def run(request, encoder, folders, gallery, tmp_path):
+    options = {"certificate": "all", "chunk": request.param, **SMALL}
+    return rg.share_pictures(folders[1], encoder, gallery, 0.1, tmp_path / "run", **options)
+
+
+def test_shares_and_single_tasks_give_the_bytes_of_one_run(run, whole, tmp_path):
+    assert run.unfinished() == list(range(run.tasks)) and run.tasks in (12, 12 * 6)
+    with pytest.raises(rg.InputError, match=f"{run.tasks} of {run.tasks} parts .* are missing"):
+        run.merge(tmp_path / "out", progress=False)
+    worker = rg.Worker(run)
+    for number in (run.tasks - 1, 3, 3):
+        worker.carry_out(number)
+    assert len(run.unfinished()) == run.tasks - 2
+    run.work(1, 3, progress=False)
+    told = []
+    run.work(threads=1, progress=lambda done, total: told.append((done, total)))
+    assert run.unfinished() == [] and told[-1] == (run.tasks, run.tasks)
+    found = run.merge(tmp_path / "out", progress=False)
+    assert found == rg.read_certificates(whole)
+    assert (tmp_path / "out" / TABLE).read_bytes() == (whole / TABLE).read_bytes()
+    assert (tmp_path / "out" / "run.json").read_bytes() == (whole / "run.json").read_bytes()
+
+
+def test_a_run_travels_by_its_address(run, tmp_path, monkeypatch):
+    there = pickle.loads(pickle.dumps(run))
+    assert there.address == run.address and repr(run) == f"Run({run.address!r}, {run.tasks} tasks)"
+    monkeypatch.chdir(tmp_path)
+    assert rg.Run("run").address == run.address and rg.Run(f"file://{run.address}").tasks == run.tasks
+
+
+def test_the_program_takes_up_the_run_and_the_package_the_programs_parts(run, whole, tmp_path):
+    program = os.environ.get("RETRIEVALGUARD_PROGRAM")
+    if not program:
+        pytest.skip("RETRIEVALGUARD_PROGRAM names no program")
+    call = {"check": True, "capture_output": True}
+    subprocess.run([program, "worker", "--run", run.address, "--index", "0", "--of", "2"], **call)
+    run.work(progress=False)
+    run.merge(tmp_path / "a", progress=False)
+    subprocess.run([program, "merge", "--run", run.address, "--out", tmp_path / "b"], **call)
+    for out in ("a", "b"):
+        assert (tmp_path / out / TABLE).read_bytes() == (whole / TABLE).read_bytes()
+    names = [{path.name for path in (tmp_path / out).iterdir()} for out in ("a", "b")]
+    assert names[0] == names[1]
+
+
+def test_what_cannot_be_is_refused_by_name(run, encoder, folders, gallery, tmp_path):
+    def share(**change):
+        options = {"pictures": folders[1], "encoder": encoder, "gallery": gallery, "sigma": 0.1, "run": tmp_path / "new"}
+        rg.share_pictures(**{**options, **SMALL, **change})
+
+    for change, message in [
+        ({"run": run.address}, "holds another run already"),
+        ({"run": "ftp://somewhere/run"}, "`ftp://somewhere/run` is no place for a run"),
+        ({"chunk": 0}, "chunk is 0"),
+        ({"chunk": 10, "target_radius": 0.1}, "wanted no --chunk beside it"),
+        ({"sigma": 0.2}, "was smoothed with sigma 0.1"),
+        ({"encoder": "encoder.onnx"}, "encoder is str"),
+    ]:
+        with pytest.raises(rg.InputError, match=message):
+            share(**change)
+    for call, message in [
+        (lambda: rg.Run(tmp_path / "nowhere"), "has no run.json"),
+        (lambda: rg.Worker(tmp_path / "nowhere"), "has no run.json"),
+        (lambda: rg.Worker(run, "onnxruntime"), "is to be computed by rten"),
+        (lambda: rg.Worker(run, "magic"), "`magic`"),
+        (lambda: rg.Worker(run).carry_out(run.tasks), f"has no task {run.tasks}, wanted one below {run.tasks}"),
+        (lambda: rg.Worker(run).carry_out(-1), "number is -1"),
+        (lambda: run.work(3, 3), "share 3 of 3 was asked for"),
+        (lambda: run.work(1), "index and of were not given together"),
+        (lambda: run.work(threads=0), "threads is 0"),
+    ]:
+        with pytest.raises(rg.InputError, match=message):
+            call()
