@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use retrievalguard::certificate::CertificateName;
-use retrievalguard::{Excess, Seed};
+use retrievalguard::Excess;
 use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, Dataset, DatasetOptions, Format, NamedSplit, Record, Role, open,
@@ -255,14 +255,6 @@ impl std::str::FromStr for Certificates {
             text.split(',').map(|name| name.trim().parse::<CertificateName>()).collect();
         names.map(Self).map_err(|error| format!("{error}, or all"))
     }
-}
-
-/// A seed from the operating system, for answers that an attacker must not foresee.
-pub(crate) fn secret_seed() -> anyhow::Result<Seed> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| anyhow::anyhow!("the operating system gave no random bytes: {error}"))?;
-    Ok(Seed::from_bytes(bytes))
 }
 
 /// Names what was left out.

@@ -78,7 +78,8 @@ pub enum OpenError {
 /// Random bytes of the operating system.
 fn random_bytes() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| io::Error::other(format!("the operating system gave no random bytes: {error}")))?;
     Ok(bytes)
 }
 
@@ -87,7 +88,7 @@ fn random_name() -> io::Result<String> {
     Ok(random_bytes()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A seed that nobody can guess.
-fn secret_seed() -> io::Result<Seed> {
+/// A seed that nobody can guess, for answers that an attacker must not foresee.
+pub fn secret_seed() -> io::Result<Seed> {
     Ok(Seed::from_bytes(random_bytes()?))
 }

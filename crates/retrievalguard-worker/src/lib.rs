@@ -14,6 +14,7 @@
 //! parts/000042-003   what a task made
 //! ```
 
+mod in_turn;
 mod manifest;
 mod merging;
 mod part;

@@ -4,8 +4,6 @@ use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::WriteError;
@@ -18,6 +16,7 @@ use retrievalguard_encoder::pipeline::{
     digest_of_pictures,
 };
 
+use crate::in_turn::in_turn;
 use crate::manifest::{GALLERY, PARTS, gallery_files};
 use crate::part::Part;
 use crate::task::{Piece, Task};
@@ -69,29 +68,14 @@ pub fn merge(
     let gallery = manifest.chunk.map(|_| gallery(store, &manifest)).transpose()?;
     let merging = Merging { store, manifest: &manifest, key, gallery: gallery.as_ref() };
     let total = manifest.queries.len();
-    let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     let outcomes: Mutex<Vec<Option<QueryOutcome>>> = Mutex::new(vec![None; total]);
-    let work = || -> Result<(), WorkerError> {
-        loop {
-            let query = next.fetch_add(1, Ordering::Relaxed);
-            if query >= total || failed.load(Ordering::Relaxed) || observer.stop() {
-                return Ok(());
-            }
-            let outcome = merging.query(query).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
-            outcomes.lock().expect("no holder of this lock can panic")[query] = Some(outcome);
-            observer.advanced(done.fetch_add(1, Ordering::Relaxed) + 1, total);
-        }
-    };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads.get().min(total.max(1))).map(|_| scope.spawn(work)).collect();
-        threads
-            .into_iter()
-            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    in_turn((0, total), threads, observer, |query| {
+        let outcome = merging.query(query)?;
+        outcomes.lock().expect("no holder of this lock can panic")[query] = Some(outcome);
+        Ok(())
     })?;
     let outcomes = outcomes.into_inner().expect("no holder of this lock can panic");
-    let done = outcomes.iter().flatten().count();
-    let outcomes: Option<Vec<QueryOutcome>> = outcomes.into_iter().collect();
-    let outcomes = outcomes.ok_or(WorkerError::Stopped { done, total })?;
+    let outcomes: Vec<QueryOutcome> = outcomes.into_iter().flatten().collect();
     let plan = CertifyPlan {
         procedure: manifest.procedure.clone(),
         excluded: manifest.queries.iter().map(|query| query.excluded.clone()).collect(),

@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 
 use retrievalguard::storage::atomic;
 use retrievalguard::storage::digest::Digest;
@@ -16,6 +14,7 @@ use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::pipeline::{Asked, Observer, QueryCertifier, QueryOutcome, input_values};
 
+use crate::in_turn::in_turn;
 use crate::manifest::{CONTRACT, GALLERY, GALLERY_FILES, MODEL, PARTS, checked, gallery_files, picture_name};
 use crate::part::Part;
 use crate::task::{Assignment, Piece, Task};
@@ -144,31 +143,14 @@ pub fn work(
 ) -> Result<Worked, WorkerError> {
     let Unfinished { numbers, assigned, total } = unfinished(&store, assignment)?;
     let found = assigned - numbers.len();
-    observer.advanced(found, assigned);
     let worked = Worked { assigned, found, total };
     if numbers.is_empty() {
+        observer.advanced(found, assigned);
         return Ok(worked);
     }
     let worker = Worker::open(store, options)?;
-    let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(found), AtomicBool::new(false));
-    let work = || -> Result<(), WorkerError> {
-        loop {
-            if failed.load(Ordering::Relaxed) || observer.stop() {
-                return Ok(());
-            }
-            let Some(&number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) else { return Ok(()) };
-            worker.carry_out(number).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
-            observer.advanced(done.fetch_add(1, Ordering::Relaxed) + 1, assigned);
-        }
-    };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads.get().min(numbers.len())).map(|_| scope.spawn(work)).collect();
-        threads
-            .into_iter()
-            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    })?;
-    let done = done.into_inner();
-    if done < assigned { Err(WorkerError::Stopped { done, total: assigned }) } else { Ok(worked) }
+    in_turn((found, numbers.len()), threads, observer, |place| worker.carry_out(numbers[place]))?;
+    Ok(worked)
 }
 
 /// A run with its encoder and gallery at hand; does tasks as they are asked for, from any number of threads.

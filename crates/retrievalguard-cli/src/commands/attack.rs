@@ -15,6 +15,8 @@ use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::{Alpha, SampleCount, Seed};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::pipeline::{AttackRequest, AttackTarget, attack};
+#[cfg(feature = "train")]
+use retrievalguard_train::white_box::{WhiteBox, WhiteBoxError};
 
 use super::run_directory::{ATTACK_FILE, RunDirectory, certificate_of};
 use crate::arguments::EngineArgs;
@@ -205,6 +207,14 @@ fn targets(
     Ok((0..count).map(|place| targets[place * targets.len() / count].clone()).collect())
 }
 
+/// The network behind an encoder that was trained here, once it was seen to be the same.
+#[cfg(feature = "train")]
+pub(super) fn own_network(model: &Path, embedder: &OnnxEmbedder) -> Result<WhiteBox, WhiteBoxError> {
+    let network = WhiteBox::open(model, embedder.contract())?;
+    network.check(embedder)?;
+    Ok(network)
+}
+
 /// The slopes of an encoder that was trained here, unless they are not wanted or cannot be had.
 #[cfg(feature = "train")]
 fn white_box(
@@ -213,16 +223,11 @@ fn white_box(
     embedder: &OnnxEmbedder,
 ) -> anyhow::Result<Option<Box<dyn Slopes>>> {
     use anyhow::Context;
-    use retrievalguard_train::white_box::WhiteBox;
 
     if arguments.black_box {
         return Ok(None);
     }
-    let opened = WhiteBox::open(model, embedder.contract()).and_then(|white_box| {
-        white_box.check(embedder)?;
-        Ok(white_box)
-    });
-    match opened {
+    match own_network(model, embedder) {
         Ok(white_box) => Ok(Some(Box::new(white_box))),
         Err(error) if arguments.white_box => Err(error).context(
             "--white-box works for encoders exported by `retrievalguard train`; --black-box works for any",

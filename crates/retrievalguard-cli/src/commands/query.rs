@@ -14,11 +14,12 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{check_gallery, input_values};
+use retrievalguard_server::secret_seed;
 use serde_json::json;
 
 use super::certify::with_contract;
 use super::certify_samples::words;
-use crate::arguments::{ModelArgs, secret_seed};
+use crate::arguments::ModelArgs;
 
 #[derive(clap::Args, Debug)]
 #[command(

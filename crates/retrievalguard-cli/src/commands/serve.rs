@@ -206,16 +206,10 @@ fn stop_on_signals(_stop: Stop) -> anyhow::Result<()> {
 /// The slopes of an encoder that was trained here, unless they are not wanted or cannot be had.
 #[cfg(feature = "train")]
 fn slopes(arguments: &ServeArgs, model: &Path, embedder: &OnnxEmbedder) -> Option<SharedSlopes> {
-    use retrievalguard_train::white_box::WhiteBox;
-
     if arguments.black_box {
         return None;
     }
-    let opened = WhiteBox::open(model, embedder.contract()).and_then(|white_box| {
-        white_box.check(embedder)?;
-        Ok(white_box)
-    });
-    match opened {
+    match super::attack::own_network(model, embedder) {
         Ok(white_box) => Some(Arc::new(white_box)),
         Err(error) => {
             tracing::warn!(%error, "perturbations are searched by estimated slopes");
