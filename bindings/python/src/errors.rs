@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use retrievalguard_encoder::engine::EngineError;
+use retrievalguard_worker::WorkerError;
 
 /// The classes of `retrievalguard._errors`.
 #[derive(Clone, Copy)]
@@ -38,6 +39,10 @@ fn class(error: &(dyn Error + 'static)) -> Class {
     match causes().find_map(|cause| cause.downcast_ref::<io::Error>()) {
         Some(error) if error.kind() == io::ErrorKind::NotFound => Class::MissingFile,
         Some(_) => Class::File,
+        // Object stores fail in ways of their own; what they hold are files all the same.
+        None if causes().any(|cause| matches!(cause.downcast_ref(), Some(WorkerError::Store { .. }))) => {
+            Class::File
+        }
         // An engine that fails below something else failed at work, not at the door.
         None if causes().skip(1).any(|cause| cause.is::<EngineError>()) => Class::Encoder,
         None => Class::Input,

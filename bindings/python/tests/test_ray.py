@@ -19,6 +19,7 @@ os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 ray = pytest.importorskip("ray")
 
 import retrievalguard.ray  # noqa: E402
+from retrievalguard._progress import Bar  # noqa: E402
 from retrievalguard.ray import _crew  # noqa: E402
 
 TABLE = "certificates.parquet"
@@ -26,18 +27,32 @@ TABLE = "certificates.parquet"
 LONG = {"samples": 4000, "pilot": 60, "progress": False}
 
 
+# Paths of sockets must be short.
+FOLDER = pathlib.Path("/tmp") / f"rg-{os.getpid()}"
+
+
 def processes():
-    """Number and command of every process."""
+    """Number, parent and command of every process."""
     for place in pathlib.Path("/proc").iterdir():
         if place.name.isdigit():
             try:
-                yield int(place.name), (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+                yield int(place.name), int(parent), command
             except (OSError, UnicodeDecodeError):
                 pass
 
 
+def raylets():
+    """The nodes of the tests' own cluster."""
+    return {number for number, _, command in processes() if "/raylet " in command and str(FOLDER) in command}
+
+
 def actors():
-    return [number for number, command in processes() if command.startswith("ray::RetrievalGuardWorker")]
+    """The actors on them."""
+    nodes = raylets()
+    named = (number for number, parent, command in processes() if parent in nodes and "RetrievalGuardWorker" in command)
+    return list(named)
 
 
 def start(*words, **variables):
@@ -47,34 +62,28 @@ def start(*words, **variables):
     assert told.returncode == 0, told.stdout + told.stderr
 
 
-def raylets():
-    return {number for number, command in processes() if "/raylet " in command}
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    before = raylets()
-    folder = pathlib.Path("/tmp") / f"rg-{os.getpid()}"  # Paths of sockets must be short.
     head = ["--head", f"--port={address.split(':')[1]}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]
     # Ray believes what it is told: no card is needed to be placed beside one.
     try:
-        start(*head, f"--temp-dir={folder}", "--num-gpus=1")
-        first = raylets() - before
+        start(*head, f"--temp-dir={FOLDER}", "--num-gpus=1")
+        first = raylets()
         # Where there is no onnxruntime, runs of rten are done nevertheless.
         start(f"--address={address}", "--node-ip-address=127.0.0.1", ORT_DYLIB_PATH="/nowhere/libonnxruntime.so")
-        second = raylets() - before - first
+        second = raylets() - first
         assert len(first) == len(second) == 1
         yield address, second.pop()
     finally:
         # `ray stop` would stop everybody's clusters.
-        for number, command in processes():
-            if str(folder) in command or f"--address={address}" in command:
+        for number, _, command in processes():
+            if str(FOLDER) in command or f"--address={address}" in command:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(FOLDER, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +107,18 @@ def run(encoder, folders, gallery, tmp_path):
 
 @pytest.fixture(autouse=True)
 def alone():
-    """Actors of an earlier test end soon after it."""
-    until = time.monotonic() + 60
+    """A test that hangs fails, and actors of an earlier one end soon after it."""
+
+    def late(number, frame):
+        raise TimeoutError("the test takes too long")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(300)
     while actors():
-        assert time.monotonic() < until, "actors outlive their driver"
         time.sleep(0.05)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 class Killer:
@@ -181,6 +197,12 @@ def test_a_task_that_kills_its_actors_is_named(cluster, run, monkeypatch):
 def test_what_is_wrong_with_a_run_is_said_once_and_by_name(cluster, run, encoder, folders, gallery, tmp_path):
     with pytest.warns(UserWarning, match="does not take part"), pytest.raises(rg.InputError, match="computed by rten|no usable onnxruntime"):
         rg.ray.work(run, address=cluster[0], engine="onnxruntime", progress=False)
+    # The other node has no card, so there is nobody left to wait for.
+    with pytest.warns(UserWarning, match="does not take part"), pytest.raises(rg.InputError, match="computed by rten"):
+        rg.ray.work(run, address=cluster[0], engine="onnxruntime", gpus=1, progress=False)
+    with _crew.connected(cluster[0]), _crew.Crew(run, 64, 0, {}, 5, True) as crew:
+        with pytest.raises(rg.InputError, match="an actor wants 64 CPUs of a node and 0 GPUs"):
+            crew.finish([0], Bar(False, 1, "", ""))
     picture = next((tmp_path / "run" / "pictures").iterdir())
     picture.write_bytes(b"another")
     with pytest.raises(rg.InputError, match="has sha256 .* its manifest says"):

@@ -1,3 +1,4 @@
+import json
 import os
 import pickle
 import subprocess
@@ -67,6 +68,65 @@ def test_the_program_takes_up_the_run_and_the_package_the_programs_parts(run, wh
         assert (tmp_path / out / TABLE).read_bytes() == (whole / TABLE).read_bytes()
     names = [{path.name for path in (tmp_path / out).iterdir()} for out in ("a", "b")]
     assert names[0] == names[1]
+
+
+def test_a_manifest_that_contradicts_itself_is_refused(run, encoder, folders, gallery, tmp_path):
+    place = tmp_path / "run" / "run.json"
+    whole = json.loads(place.read_text())
+
+    def edited(change):
+        copy = json.loads(json.dumps(whole))
+        change(copy)
+        place.write_text(json.dumps(copy))
+
+    for change, message in [
+        (lambda run: run["procedure"].update(alpha=0.9), "another alpha than what is to be done"),
+        (lambda run: run["procedure"].update(sigma=1.0), "another sigma than what is to be done"),
+        (lambda run: run["procedure"].update(samples=9), "another samples than what is to be done"),
+        (lambda run: run["description"].update(seed="5"), "another seed than what is to be done"),
+        (lambda run: run["queries"][0].update(excluded=[0, 1]), "another excluded_rows than what is to be done"),
+        (lambda run: run.update(gallery=[]), "three files of a gallery"),
+        (lambda run: run["procedure"].update(certificates=[]), "at least one certificate"),
+        (lambda run: run.update(tool="retrievalguard 0.0.1"), "it is one of retrievalguard 0.0.1"),
+        (lambda run: run.update(format=7), "it is of format 7"),
+    ]:
+        edited(change)
+        for call in (run.unfinished, lambda: rg.Worker(run), lambda: run.merge(tmp_path / "out", progress=False)):
+            with pytest.raises(rg.InputError, match=message):
+                call()
+
+    def everywhere(run):
+        run["procedure"].update(sigma=1.0)
+        run["description"].update(sigma=1.0)
+
+    # A change that is made everywhere is another run, but its gallery is still of this one.
+    edited(everywhere)
+    with pytest.raises(rg.InputError, match="was smoothed with sigma 0.1"):
+        run.work(progress=False)
+        run.merge(tmp_path / "out", progress=False)
+    edited(lambda run: run["description"].update(model="0" * 64))
+    with pytest.raises(rg.InputError, match="another model than"):
+        rg.Worker(run)
+
+
+def test_the_results_of_another_run_are_not_overwritten(run, encoder, folders, gallery, tmp_path):
+    rg.certify_pictures(folders[1], encoder, gallery, 0.1, tmp_path / "other", **{**SMALL, "samples": 50})
+    before = (tmp_path / "other" / TABLE).read_bytes()
+    run.work(progress=False)
+    with pytest.raises(rg.InputError, match="other` holds the results of another run"):
+        run.merge(tmp_path / "other", progress=False)
+    assert (tmp_path / "other" / TABLE).read_bytes() == before
+    for _ in range(2):
+        run.merge(tmp_path / "own", progress=False)
+
+
+def test_a_store_that_does_not_answer_is_no_fault_of_the_asker(monkeypatch):
+    settings = {"AWS_ENDPOINT": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    for name, value in {**settings, **keys}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(rg.FileError, match="run.json.* of run `s3://bucket/run` cannot be read"):
+        rg.Run("s3://bucket/run")
 
 
 def test_what_cannot_be_is_refused_by_name(run, encoder, folders, gallery, tmp_path):

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use retrievalguard::certificate::CertificateName;
 use retrievalguard::Excess;
+use retrievalguard::certificate::CertificateName;
 use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, Dataset, DatasetOptions, Format, NamedSplit, Record, Role, open,

@@ -1,6 +1,7 @@
 //! Work on several threads, each taking the next piece when it has done one.
 
 use std::num::NonZeroUsize;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
@@ -18,7 +19,7 @@ pub(crate) fn in_turn(
     work: impl Fn(usize) -> Result<(), WorkerError> + Sync,
 ) -> Result<(), WorkerError> {
     let total = before + count;
-    let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(before), AtomicBool::new(false));
+    let (next, done, failed) = (AtomicUsize::new(0), Mutex::new(before), AtomicBool::new(false));
     observer.advanced(before, total);
     let each = || -> Result<(), WorkerError> {
         loop {
@@ -30,7 +31,10 @@ pub(crate) fn in_turn(
                 return Ok(());
             }
             work(piece).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
-            observer.advanced(done.fetch_add(1, Ordering::Relaxed) + 1, total);
+            // Told under the lock, so that nobody hears of less after more.
+            let mut done = done.lock().expect("no holder of this lock can panic");
+            *done += 1;
+            observer.advanced(*done, total);
         }
     };
     thread::scope(|scope| {
@@ -39,6 +43,6 @@ pub(crate) fn in_turn(
             .into_iter()
             .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })?;
-    let done = done.into_inner();
+    let done = done.into_inner().expect("no holder of this lock can panic");
     if done < total { Err(WorkerError::Stopped { done, total }) } else { Ok(()) }
 }

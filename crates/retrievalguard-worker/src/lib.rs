@@ -132,6 +132,14 @@ pub enum WorkerError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Results of something else lie where the table is wanted.
+    #[error(
+        "`{path}` holds the results of another run, wanted a new or empty directory or those of this run"
+    )]
+    Occupied {
+        /// The directory.
+        path: String,
+    },
     /// A task that is none.
     #[error("run `{run}` has no task {number}, wanted one below {total}")]
     Number {

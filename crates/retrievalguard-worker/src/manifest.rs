@@ -10,11 +10,15 @@ use retrievalguard_encoder::picture::{PictureError, PictureLimits, PixelBox, Rgb
 use retrievalguard_encoder::pipeline::Procedure;
 use retrievalguard_encoder::pipeline::run_files::Places;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::{RunStore, WorkerError};
 
 /// Version of the layout of a shared run.
 pub const RUN_FORMAT: u32 = 1;
+
+/// Who shares, works and merges; all of them must be the same version.
+pub(crate) const TOOL: &str = concat!("retrievalguard ", env!("CARGO_PKG_VERSION"));
 
 pub(crate) const MANIFEST: &str = "run.json";
 pub(crate) const MODEL: &str = "model.onnx";
@@ -129,7 +133,56 @@ impl RunManifest {
         if manifest.chunk.is_some() && manifest.procedure.target.is_some() {
             return Err(WorkerError::ChunkedTarget);
         }
+        if manifest.tool != TOOL {
+            return Err(wrong(format!("a run of {TOOL}, it is one of {}", manifest.tool)));
+        }
+        if manifest.gallery.len() != GALLERY_FILES.len() || manifest.procedure.certificates.is_empty() {
+            return Err(wrong(
+                "a manifest with three files of a gallery and at least one certificate".to_owned(),
+            ));
+        }
+        if let Some(field) = manifest.contradiction() {
+            return Err(wrong(format!(
+                "of one mind: its description says another {field} than what is to be done"
+            )));
+        }
         Ok((manifest, Digest::of_bytes(&text)))
+    }
+
+    /// A field of the description, which will stand in the table, that is not what workers will do.
+    fn contradiction(&self) -> Option<&'static str> {
+        let procedure = &self.procedure;
+        let done = json!({
+            "sigma": procedure.sigma,
+            "alpha": procedure.alpha,
+            "pilot": procedure.pilot,
+            "samples": procedure.samples,
+            "certificates": procedure.certificates,
+            "top_k": procedure.top_k,
+            "target_radius": procedure.target,
+            "seed": self.seed,
+            "project": self.project,
+            "engine": self.engine,
+            "leave_one_out": self.left_out,
+            "excluded_rows": Digest::of_json(&json!(
+                self.queries.iter().map(|query| &query.excluded).collect::<Vec<_>>()
+            )),
+        });
+        const FIELDS: [&str; 12] = [
+            "sigma",
+            "alpha",
+            "pilot",
+            "samples",
+            "certificates",
+            "top_k",
+            "target_radius",
+            "seed",
+            "project",
+            "engine",
+            "leave_one_out",
+            "excluded_rows",
+        ];
+        FIELDS.into_iter().find(|field| self.description.get(field) != done.get(field))
     }
 
     pub(crate) fn excess(&self) -> Excess {

@@ -8,17 +8,20 @@ use std::sync::Mutex;
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
 use retrievalguard::{NormBound, Samples};
-use retrievalguard_encoder::pipeline::run_files::{Inputs, Tables, write_tables};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, RUN_FILE, Tables, write_tables};
 use retrievalguard_encoder::pipeline::{
     Asked, CertifyPlan, CertifyReport, Observer, PipelineError, QueryCertifier, QueryOutcome,
     digest_of_pictures,
 };
 
+use serde_json::Value;
+
 use crate::in_turn::in_turn;
 use crate::manifest::{GALLERY, PARTS, gallery_files};
 use crate::part::Part;
+use crate::store::aside;
 use crate::task::{Piece, Task};
 use crate::{Notes, RunManifest, RunStore, WorkerError};
 
@@ -32,8 +35,15 @@ pub struct Merged {
 
 impl Merged {
     /// Writes what a run on one machine leaves in its directory, but for its journal and its log.
+    ///
+    /// What another run has left there is not overwritten.
     pub fn write(&self, folder: &Path) -> Result<(), WorkerError> {
         let Self { report, manifest } = self;
+        let described = std::fs::read(folder.join(RUN_FILE)).ok();
+        let described = described.map(|text| serde_json::from_slice::<Value>(&text).ok());
+        if described.is_some_and(|found| found.as_ref() != Some(&report.description)) {
+            return Err(WorkerError::Occupied { path: folder.display().to_string() });
+        }
         std::fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
         let skipped: HashSet<&str> = report.skipped.iter().map(|(identity, _)| identity.as_str()).collect();
         let queries = manifest.queries.iter().filter(|query| !skipped.contains(query.identity.as_str()));
@@ -66,6 +76,17 @@ pub fn merge(
         });
     }
     let gallery = manifest.chunk.map(|_| gallery(store, &manifest)).transpose()?;
+    if let Some(gallery) = &gallery {
+        let described = |what| manifest.description.get(what).and_then(Value::as_str);
+        let side = QuerySide {
+            sigma: manifest.procedure.sigma,
+            dimension: gallery.manifest.dimension,
+            norm_bound: gallery.manifest.provenance.norm_bound,
+            model: described("model").and_then(|digest| digest.parse().ok()),
+            contract: described("contract").and_then(|digest| digest.parse().ok()),
+        };
+        gallery.manifest.check_against(store.address(), &side).map_err(PipelineError::from)?;
+    }
     let merging = Merging { store, manifest: &manifest, key, gallery: gallery.as_ref() };
     let total = manifest.queries.len();
     let outcomes: Mutex<Vec<Option<QueryOutcome>>> = Mutex::new(vec![None; total]);
@@ -94,16 +115,14 @@ fn gallery(store: &RunStore, manifest: &RunManifest) -> Result<GalleryDirectory,
         gallery_files(store, manifest).try_for_each(|file| file.map(drop))?;
         return Ok(GalleryDirectory::read(&directory.join(GALLERY))?);
     }
-    let aside = std::env::temp_dir().join(format!("retrievalguard-merge-{}", std::process::id()));
-    let failed = |source| WorkerError::File { path: aside.display().to_string(), source };
-    std::fs::create_dir_all(&aside).map_err(failed)?;
+    let aside = aside()?;
     for file in gallery_files(store, manifest) {
         let (name, bytes) = file?;
-        std::fs::write(aside.join(name), bytes).map_err(failed)?;
+        let path = aside.path().join(name);
+        std::fs::write(&path, bytes)
+            .map_err(|source| WorkerError::File { path: path.display().to_string(), source })?;
     }
-    let read = GalleryDirectory::read(&aside);
-    std::fs::remove_dir_all(&aside).map_err(failed)?;
-    Ok(read?)
+    Ok(GalleryDirectory::read(aside.path())?)
 }
 
 struct Merging<'a> {

@@ -5,10 +5,14 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use retrievalguard::Excess;
+use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard_encoder::dataset::{BrokenPictures, PictureSource, Record};
 use retrievalguard_encoder::pipeline::{CertifyPlan, CertifyRequest, Observer};
 
-use crate::manifest::{CONTRACT, GALLERY, GALLERY_FILES, MANIFEST, MODEL, RUN_FORMAT, picture_name, record};
+use crate::manifest::{
+    CONTRACT, GALLERY, GALLERY_FILES, MANIFEST, MODEL, RUN_FORMAT, TOOL, picture_name, record,
+};
+use crate::store::aside;
 use crate::task::Task;
 use crate::{Notes, RunManifest, RunStore, SharedQuery, WorkerError};
 
@@ -54,7 +58,7 @@ pub fn share(
     }
     let manifest = RunManifest {
         format: RUN_FORMAT,
-        tool: concat!("retrievalguard ", env!("CARGO_PKG_VERSION")).to_owned(),
+        tool: TOOL.to_owned(),
         procedure: plan.procedure,
         seed: request.seed,
         project: request.excess == Excess::Project,
@@ -111,21 +115,11 @@ fn gallery_files(
     if stored.writes() == 0 {
         return GALLERY_FILES.iter().map(|name| Ok((*name, read(&directory.join(name))?))).collect();
     }
-    let aside = std::env::temp_dir().join(format!("retrievalguard-gallery-{}", std::process::id()));
+    let aside = aside()?;
+    let folder = aside.path().join(GALLERY);
     let provenance = stored.manifest.provenance.clone();
-    let written = retrievalguard::storage::manifest::GalleryDirectory::write(
-        &aside,
-        &stored.gallery,
-        &stored.paths,
-        provenance,
-    );
-    let files = written.map_err(WorkerError::from).and_then(|_| {
-        GALLERY_FILES.iter().map(|name| Ok((*name, read(&aside.join(name))?))).collect::<Result<Vec<_>, _>>()
-    });
-    let removed = fs::remove_dir_all(&aside);
-    let files = files?;
-    removed.map_err(|source| WorkerError::File { path: aside.display().to_string(), source })?;
-    Ok(files)
+    GalleryDirectory::write(&folder, &stored.gallery, &stored.paths, provenance)?;
+    GALLERY_FILES.iter().map(|name| Ok((*name, read(&folder.join(name))?))).collect()
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, WorkerError> {

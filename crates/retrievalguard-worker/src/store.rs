@@ -13,6 +13,7 @@ use futures_util::TryStreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 use retrievalguard::storage::atomic;
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use url::Url;
 
@@ -38,15 +39,16 @@ impl RunStore {
     /// Keys, regions and endpoints come from the environment, under the names that each provider uses.
     pub fn open(address: &str) -> Result<Self, WorkerError> {
         let wrong = |reason: String| WorkerError::Address { address: address.to_owned(), reason };
-        // One letter before the colon is a drive, not a scheme.
-        let url = Url::parse(address).ok().filter(|url| url.scheme().len() > 1);
+        // Names with a colon are paths like others.
+        let url = Url::parse(address).ok().filter(|_| address.contains("://"));
         let place = match url {
             None => Place::Directory(PathBuf::from(address)),
             Some(url) if url.scheme() == "file" => {
                 Place::Directory(url.to_file_path().map_err(|()| wrong("it names no path".to_owned()))?)
             }
             Some(url) => {
-                let settings = std::env::vars()
+                let settings = std::env::vars_os()
+                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
                     .map(|(name, value)| (name.to_ascii_lowercase(), value))
                     .filter(|(name, _)| SETTINGS.iter().any(|start| name.starts_with(start)));
                 let (store, prefix) =
@@ -93,6 +95,24 @@ impl RunStore {
         }
     }
 
+    /// Whether an object is there and not empty.
+    pub(crate) fn has(&self, name: &str) -> Result<bool, WorkerError> {
+        match &self.place {
+            Place::Directory(directory) => match fs::metadata(directory.join(name)) {
+                Ok(found) => Ok(found.len() > 0),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+                Err(error) => Err(self.failed(name, "read", error.into())),
+            },
+            Place::Objects { store, prefix, runtime } => {
+                match runtime.block_on(store.head(&joined(prefix, name))) {
+                    Ok(found) => Ok(found.size > 0),
+                    Err(object_store::Error::NotFound { .. }) => Ok(false),
+                    Err(error) => Err(self.failed(name, "read", error.into())),
+                }
+            }
+        }
+    }
+
     /// Writes an object, replacing the one that may be there.
     pub(crate) fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), WorkerError> {
         match &self.place {
@@ -123,8 +143,14 @@ impl RunStore {
                 let mut names = BTreeSet::new();
                 for entry in entries {
                     let entry = entry.map_err(failed)?;
-                    if entry.metadata().map_err(failed)?.len() > 0 {
-                        names.insert(entry.file_name().to_string_lossy().into_owned());
+                    match entry.metadata() {
+                        Ok(found) if found.len() > 0 => {
+                            names.insert(entry.file_name().to_string_lossy().into_owned());
+                        }
+                        Ok(_) => {}
+                        // Written aside by somebody else, and at its place by now.
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                        Err(error) => return Err(failed(error)),
                     }
                 }
                 Ok(names)
@@ -149,6 +175,47 @@ impl RunStore {
     }
 }
 
+/// A folder of one's own on this machine, gone when it is dropped.
+pub(crate) fn aside() -> Result<TempDir, WorkerError> {
+    let made = tempfile::Builder::new().prefix("retrievalguard-").tempdir();
+    made.map_err(|source| WorkerError::File { path: std::env::temp_dir().display().to_string(), source })
+}
+
 fn joined(prefix: &ObjectPath, name: &str) -> ObjectPath {
     name.split('/').fold(prefix.clone(), |path, part| path.join(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn lists_are_whole_while_others_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = RunStore::open(&folder.path().display().to_string()).unwrap();
+        store.put("parts/first", b"1".to_vec()).unwrap();
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..300 {
+                    store.put(&format!("parts/{number:03}"), b"more".to_vec()).unwrap();
+                }
+                ended.store(true, Ordering::Relaxed);
+            });
+            while !ended.load(Ordering::Relaxed) {
+                assert!(store.list("parts").unwrap().contains("first"));
+            }
+        });
+        assert_eq!(store.list("parts").unwrap().len(), 301);
+        assert!(store.has("parts/299").unwrap() && !store.has("parts/300").unwrap());
+    }
+
+    #[test]
+    fn a_name_with_a_colon_is_a_path() {
+        assert_eq!(RunStore::open("run:1").unwrap().directory(), Some(Path::new("run:1")));
+        assert_eq!(RunStore::open("file:///run").unwrap().directory(), Some(Path::new("/run")));
+        assert!(matches!(RunStore::open("ftp://host/run"), Err(WorkerError::Address { .. })));
+    }
 }

@@ -150,7 +150,8 @@ impl Assignment {
 
     /// What a scheduler of array jobs says: Slurm by `SLURM_ARRAY_TASK_ID`, Kubernetes by `JOB_COMPLETION_INDEX`.
     ///
-    /// Slurm also says of how many (`SLURM_ARRAY_TASK_COUNT`, counted from `SLURM_ARRAY_TASK_MIN`); Kubernetes does not, so
+    /// Slurm also says of how many (`SLURM_ARRAY_TASK_COUNT`, counted from `SLURM_ARRAY_TASK_MIN` by
+    /// `SLURM_ARRAY_TASK_STEP`); Kubernetes does not, so
     /// `of` must.
     pub fn from_scheduler(
         variable: impl Fn(&str) -> Option<String>,
@@ -162,7 +163,8 @@ impl Assignment {
         };
         if let Some(id) = number("SLURM_ARRAY_TASK_ID")? {
             let first = number("SLURM_ARRAY_TASK_MIN")?.unwrap_or(0);
-            let index = id.saturating_sub(first);
+            let step = number("SLURM_ARRAY_TASK_STEP")?.unwrap_or(1).max(1);
+            let index = id.saturating_sub(first) / step;
             let of = of.map_or_else(|| number("SLURM_ARRAY_TASK_COUNT"), |of| Ok(Some(of)))?;
             let of = of.ok_or(AssignmentError::HowMany { name: "SLURM_ARRAY_TASK_ID", index })?;
             return Self::share(index, of).map(Some);
@@ -225,6 +227,8 @@ mod tests {
         let share = |index, of| Ok(Some(Assignment::Share { index, of }));
         assert_eq!(Assignment::from_scheduler(slurm, None), share(3, 8));
         assert_eq!(Assignment::from_scheduler(slurm, Some(20)), share(3, 20));
+        let stepped = |name: &str| if name.ends_with("STEP") { Some("3".to_owned()) } else { slurm(name) };
+        assert_eq!(Assignment::from_scheduler(stepped, None), share(1, 8));
         let kubernetes = |name: &str| (name == "JOB_COMPLETION_INDEX").then(|| "4".to_owned());
         assert_eq!(Assignment::from_scheduler(kubernetes, Some(5)), share(4, 5));
         assert_eq!(

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -12,7 +13,9 @@ use retrievalguard::{Picture, Smoother};
 use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
-use retrievalguard_encoder::pipeline::{Asked, Observer, QueryCertifier, QueryOutcome, input_values};
+use retrievalguard_encoder::pipeline::{
+    Asked, Observer, QueryCertifier, QueryOutcome, check_gallery, input_values,
+};
 
 use crate::in_turn::in_turn;
 use crate::manifest::{CONTRACT, GALLERY, GALLERY_FILES, MODEL, PARTS, checked, gallery_files, picture_name};
@@ -78,7 +81,18 @@ impl Tools {
             let (run, wanted) = (store.address().to_owned(), manifest.engine.clone());
             return Err(WorkerError::Engine { run, found, wanted });
         }
+        for (what, found) in
+            [("model", embedder.facts().hash.clone()), ("contract", embedder.contract().hash())]
+        {
+            if manifest.description.get(what).and_then(serde_json::Value::as_str) != Some(&found) {
+                let wanted = format!("of one mind: its description says another {what} than {found}");
+                return Err(WorkerError::Manifest { run: store.address().to_owned(), wanted });
+            }
+        }
         let gallery = whole.then(|| GalleryDirectory::read(&folder.join(GALLERY))).transpose()?;
+        if let Some(gallery) = &gallery {
+            check_gallery(gallery, store.address(), &embedder, manifest.procedure.sigma)?;
+        }
         Ok(Self { embedder, gallery })
     }
 }
@@ -141,7 +155,12 @@ pub fn work(
     options: &WorkerOptions,
     observer: &dyn Observer,
 ) -> Result<Worked, WorkerError> {
-    let Unfinished { numbers, assigned, total } = unfinished(&store, assignment)?;
+    let Unfinished { mut numbers, assigned, total } = unfinished(&store, assignment)?;
+    if *assignment == Assignment::All && !numbers.is_empty() {
+        // Workers without a share begin anywhere, so that several of them do not do the same side by side.
+        let anywhere = RandomState::new().hash_one(0) % numbers.len() as u64;
+        numbers.rotate_left(anywhere as usize);
+    }
     let found = assigned - numbers.len();
     let worked = Worked { assigned, found, total };
     if numbers.is_empty() {
@@ -170,15 +189,19 @@ impl Worker {
         Ok(Self { store, manifest, key, tools, batch: options.batch })
     }
 
-    /// Does a task and writes its part.
+    /// Does a task and writes its part, unless that is there.
     pub fn carry_out(&self, number: usize) -> Result<(), WorkerError> {
         let total = Task::count(&self.manifest);
         if number >= total {
             return Err(WorkerError::Number { run: self.store.address().to_owned(), number, total });
         }
         let task = Task::new(&self.manifest, number);
-        let part = self.part(&task)?;
         let name = format!("{PARTS}/{}", task.part_name(&self.manifest));
+        // Somebody else may have done it since the tasks were counted.
+        if self.store.has(&name)? {
+            return Ok(());
+        }
+        let part = self.part(&task)?;
         self.store.put(&name, part.encode(self.key, task.number))
     }
 

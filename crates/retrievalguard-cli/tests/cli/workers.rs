@@ -174,11 +174,18 @@ mod object_store {
             Some(server)
         }
 
-        /// The environment that leads to it.
+        /// How many parts of a run it holds.
+        fn parts(&self, run: &str) -> usize {
+            let address = format!("http://127.0.0.1:{}/bucket?list-type=2&prefix={run}/parts/", self.port);
+            let found = ureq::get(address).call().unwrap().body_mut().read_to_string().unwrap();
+            found.matches("<Key>").count()
+        }
+
+        /// The environment that leads to it, with a variable that is no text.
         fn environment(&self) -> String {
             format!(
                 "AWS_ENDPOINT=http://127.0.0.1:{} AWS_ALLOW_HTTP=true AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=secret \
-                 AWS_REGION=us-east-1",
+                 AWS_REGION=us-east-1 ODD=$'\\xff'",
                 self.port
             )
         }
@@ -199,7 +206,7 @@ mod object_store {
         run(&format!("{certify} --share s3://bucket/runs/one --chunk 50")).succeeds().prints(&["210 tasks"]);
         // Killed halfway, twice; then two workers at once, whose shares overlap with what is done.
         let worker = "worker --run s3://bucket/runs/one --engine rten --threads 1 --cache cache";
-        for _ in 0..2 {
+        for wanted in [5, 40] {
             let mut child = Command::new("bash")
                 .args(["-c", &script, env!("CARGO_BIN_EXE_retrievalguard")])
                 .args(worker.split_whitespace())
@@ -208,9 +215,14 @@ mod object_store {
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-            std::thread::sleep(Duration::from_millis(1_500));
+            let started = Instant::now();
+            while server.parts("runs/one") < wanted && started.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             child.kill().unwrap();
             child.wait().unwrap();
+            let found = server.parts("runs/one");
+            assert!((wanted..210).contains(&found), "{found} parts, wanted from {wanted} to 209");
         }
         std::thread::scope(|scope| {
             for index in 0..2 {

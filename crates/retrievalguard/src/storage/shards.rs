@@ -18,7 +18,8 @@
 //! row.
 //!
 //! Opening checks every size, and the digests of what is kept in memory; [`ShardedGallery::verify`] checks those of all
-//! files. A search checks each vector as it is read, so that a damaged one is an error and not an answer.
+//! files. A search checks each vector as it is read: one whose norm cannot be is an error. Other damage is found by
+//! `verify` alone.
 //!
 //! ```
 //! use std::num::NonZeroUsize;

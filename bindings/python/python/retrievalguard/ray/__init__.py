@@ -46,7 +46,8 @@ def work(
         The run, or its address.
     address : str, optional
         Of the Ray cluster, ``"host:6379"`` for instance. By default the one that this process is connected to, that of
-        ``RAY_ADDRESS``, or the one that runs on this machine; if there is none, one is started for this call.
+        ``RAY_ADDRESS``, or the one that runs on this machine; if there is none, one is started for this call. A
+        process that is connected stays so, whatever is named here.
     threads : int, optional
         Threads and Ray CPUs of an actor; all CPUs of its node by default. Smaller actors let other work in between, but
         each holds encoder and gallery once more.
@@ -67,7 +68,7 @@ def work(
     with Bar(progress, chosen.tasks, "working", "task") as bar:
         bar.to(chosen.tasks - len(todo))
         if todo:
-            with connected(address), Crew(chosen, wanted, float(gpus), working, tries) as crew:
+            with connected(address) as alone, Crew(chosen, wanted, float(gpus), working, tries, alone) as crew:
                 crew.finish(todo, bar)
 
 

@@ -28,9 +28,16 @@ def main() -> int:
     parser.add_argument("--cache", help="where the nodes keep encoder and gallery of a run in an object store")
     parser.add_argument("--attempts", type=int, default=5, help="tries per task (default: %(default)s)")
     arguments = vars(parser.parse_args())
+    failures: tuple[type[BaseException], ...] = (RetrievalGuardError, ConnectionError)
+    try:
+        from ray.exceptions import RayError
+
+        failures += (RayError,)
+    except ImportError:
+        pass  # Said better by whoever needs it.
     try:
         certificates = certify(arguments.pop("run"), arguments.pop("out"), **arguments)
-    except (RetrievalGuardError, ConnectionError) as error:
+    except failures as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -35,12 +35,13 @@ def _library() -> Any:
 
 
 @contextlib.contextmanager
-def connected(address: Optional[str]) -> Iterator[None]:
-    """A connection to a cluster; one that was there before is left as it is."""
+def connected(address: Optional[str]) -> Iterator[bool]:
+    """A connection to a cluster, and whether that is this machine alone; one that was there before is left as it is."""
     ray = _library()
     if ray.is_initialized():
-        yield
+        yield False
         return
+    alone = False
     named = address or os.environ.get("RAY_ADDRESS")
     _check(named)
     try:
@@ -49,11 +50,12 @@ def connected(address: Optional[str]) -> Iterator[None]:
         # A cluster that was named and does not answer is not replaced by another.
         if named:
             raise
+        alone = True
         ray.init(
             address="local", logging_level="warning", include_dashboard=False, object_store_memory=_OBJECTS
         )
     try:
-        yield
+        yield alone
     finally:
         ray.shutdown()
 
@@ -97,11 +99,19 @@ class Crew:
     """All actors of a run."""
 
     def __init__(
-        self, run: Run, threads: Optional[int], gpus: float, working: dict[str, Any], attempts: int
+        self,
+        run: Run,
+        threads: Optional[int],
+        gpus: float,
+        working: dict[str, Any],
+        attempts: int,
+        fixed: bool,
     ) -> None:
         self._ray = _library()
         self._run, self._threads, self._gpus = run, threads, gpus
         self._working, self._attempts = working, attempts
+        # Whether the cluster has this machine alone, so that nothing better can come.
+        self._fixed = fixed
         self._members: list[_Member] = []
         # What is waited for, and whose it is.
         self._waited: dict[Any, _Member] = {}
@@ -152,31 +162,38 @@ class Crew:
             return
         self._looked = now
         nodes = self._alive()
+        sizes = {name: self._size(node["Resources"]) for name, node in nodes.items()}
+        able = [name for name, (_, most) in sizes.items() if most > 0]
         for member in [member for member in self._members if member.node not in nodes and not member.tasks]:
             self._dismiss(member)
         for name, node in nodes.items():
             if name in self._useless:
                 continue
+            threads, most = sizes[name]
             here = sum(member.node == name for member in self._members)
-            threads, room = self._room(node["Resources"])
             # No more actors than there are tasks for.
-            for _ in range(here, min(room, here + waiting)):
+            for _ in range(min(most - here, waiting)):
                 self._place(name, node.get("NodeManagerHostname", name), threads)
+                waiting -= 1
         if any(member.open for member in self._members):
             self._worked = now
-        elif nodes and not self._members and all(name in self._useless for name in nodes):
+        elif able and not self._members and all(name in self._useless for name in able):
             raise next(reversed(self._useless.values()))
+        elif self._fixed and not able:
+            raise InputError(f"an actor wants {self._wish()}, this machine has {os.cpu_count()} CPUs")
         elif now - self._worked > _PATIENCE and not self._warned:
             self._warned = True
             free = self._ray.available_resources()
-            wanted = f"{self._threads or 'all'} CPUs of a node and {self._gpus:g} GPUs"
             warnings.warn(
-                f"no actor has started for {_PATIENCE:.0f} s: an actor wants {wanted}, the cluster has"
+                f"no actor has started for {_PATIENCE:.0f} s: an actor wants {self._wish()}, the cluster has"
                 f" {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs free; see `threads`",
                 stacklevel=5,
             )
 
-    def _room(self, resources: dict[str, float]) -> tuple[int, int]:
+    def _wish(self) -> str:
+        return f"{self._threads or 'all'} CPUs of a node and {self._gpus:g} GPUs"
+
+    def _size(self, resources: dict[str, float]) -> tuple[int, int]:
         """Threads of an actor, and how many actors there may be."""
         cpus = int(resources.get("CPU", 0))
         threads = cpus if self._threads is None else self._threads
@@ -222,7 +239,7 @@ class Crew:
         except RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
             if number is None:
-                self._refuse(member, cause)
+                self._refuse(member, cause, waiting)
             else:
                 del member.tasks[reference]
                 self._failed(number, cause, waiting)
@@ -236,8 +253,12 @@ class Crew:
                 del member.tasks[reference]
                 bar.by(1)
 
-    def _refuse(self, member: _Member, error: BaseException) -> None:
+    def _refuse(self, member: _Member, error: BaseException, waiting: deque[int]) -> None:
         """A node that cannot open the run is left alone; the others go on."""
+        if not isinstance(error, InputError):
+            # A store that did not answer may answer the next time.
+            self._lost(member, error, waiting)
+            return
         self._useless[member.node] = error
         warnings.warn(f"node {member.place} does not take part: {error}", stacklevel=6)
         self._dismiss(member)
@@ -258,7 +279,7 @@ class Crew:
             self._losses[member.node] += 1
             if self._losses[member.node] >= _LOSSES:
                 self._useless[member.node] = RetrievalGuardError(
-                    f"node {member.place} lost {_LOSSES} actors one after the other: {error}"
+                    f"node {member.place} failed {_LOSSES} times, one after the other: {error}"
                 )
                 warnings.warn(f"node {member.place} does not take part any more: {error}", stacklevel=6)
             # The oldest were being done, one by each thread; the rest had not begun and are not to blame.
