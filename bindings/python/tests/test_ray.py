@@ -218,3 +218,19 @@ def test_a_lost_node_changes_no_byte(cluster, run, whole, tmp_path):
     rg.ray.certify(run, tmp_path / "out", address=cluster[0], progress=killer)
     assert killer.killed == [cluster[1]]
     assert (tmp_path / "out" / TABLE).read_bytes() == whole
+
+
+def test_a_node_that_joins_later_takes_part(cluster, encoder, folders, gallery, tmp_path):
+    longer = {**LONG, "samples": 40_000}
+    run = rg.share_pictures(folders[1], encoder, gallery, 0.1, tmp_path / "run", **longer)
+    before, seen = raylets(), set()
+
+    def join(done, total):
+        if done and raylets() == before:
+            start(f"--address={cluster[0]}", "--node-ip-address=127.0.0.1")
+        working = set(actors())
+        seen.update(parent for number, parent, _ in processes() if number in working)
+
+    rg.ray.work(run, address=cluster[0], progress=join)
+    assert run.unfinished() == [] and len(raylets() - before) == 1
+    assert raylets() - before <= seen
