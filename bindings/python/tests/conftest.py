@@ -67,6 +67,14 @@ def folders(tmp_path_factory):
     return draw_folder(root / "gallery", 4, 3), draw_folder(root / "queries", 4, 3, first=10)
 
 
+@pytest.fixture(scope="session")
+def gallery(encoder, folders, tmp_path_factory):
+    place = tmp_path_factory.mktemp("galleries") / "g"
+    made = rg.index(folders[0], encoder, 0.1, place, progress=False)
+    assert len(made) == 12 and made.sigma == 0.1 and made.samples == 32
+    return place
+
+
 def bits(values):
     """float32 values as the hexadecimal digits of the reference file."""
     return [f"{value:08x}" for value in np.asarray(values, dtype=np.float32).ravel().view(np.uint32)]

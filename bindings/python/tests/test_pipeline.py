@@ -28,14 +28,6 @@ def stop_after(count):
 
 
 @pytest.fixture(scope="module")
-def gallery(encoder, folders, tmp_path_factory):
-    place = tmp_path_factory.mktemp("galleries") / "g"
-    made = rg.index(folders[0], encoder, 0.1, place, progress=False)
-    assert len(made) == 12 and made.sigma == 0.1 and made.samples == 32
-    return place
-
-
-@pytest.fixture(scope="module")
 def run(encoder, folders, gallery, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "run"
     return out, rg.certify_pictures(folders[1], encoder, gallery, 0.1, out, certificate="all", **SMALL)

@@ -11,13 +11,6 @@ TABLE = "certificates.parquet"
 
 
 @pytest.fixture(scope="module")
-def gallery(encoder, folders, tmp_path_factory):
-    place = tmp_path_factory.mktemp("galleries") / "g"
-    rg.index(folders[0], encoder, 0.1, place, progress=False)
-    return place
-
-
-@pytest.fixture(scope="module")
 def whole(encoder, folders, gallery, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
     rg.certify_pictures(folders[1], encoder, gallery, 0.1, out, certificate="all", **SMALL)
