@@ -18,6 +18,7 @@ mod merge;
 mod openapi;
 mod query;
 mod recall;
+mod repair;
 mod report;
 mod run_directory;
 mod serve;
@@ -66,6 +67,8 @@ pub(crate) enum Command {
     Import(import::ImportArgs),
     /// Write a gallery for other programs
     Export(export::ExportArgs),
+    /// Look whether a gallery is whole, and make do with what is left of its writes
+    Repair(repair::RepairArgs),
     /// Check that an encoder can be certified: shape, norm, determinism, independence, speed
     CheckModel(check_model::CheckModelArgs),
     /// Train an encoder by metric learning, with noise on the pictures or without
@@ -97,6 +100,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Attack(arguments) => attack::run(arguments, out),
         Command::Import(arguments) => import::run(arguments, out),
         Command::Export(arguments) => export::run(arguments, out),
+        Command::Repair(arguments) => repair::run(arguments, out),
         Command::CheckModel(arguments) => check_model::run(arguments, out),
         #[cfg(feature = "train")]
         Command::Train(arguments) => train::run(arguments, out),

@@ -4,10 +4,13 @@
 //! gallery/
 //!   manifest.json, vectors.npy, items.jsonl   as `index` made them; never changed by a write
 //!   writes.journal                            {"add": {"identity", "label", "path", "bits"}} or {"remove": {"identity"}}
+//!   writes.anchor                             how many of them were acknowledged, and the version after them
 //!   pictures/SHA-256.EXTENSION                pictures of added items
 //! ```
 //!
-//! The journal's key is the SHA-256 of the manifest, so that no gallery ever gets the writes of another one. A
+//! The journal's key is the SHA-256 of the manifest, so that no gallery ever gets the writes of another one. A journal
+//! that does not begin with the writes in the anchor was cut, or another stands in its place; nobody reads such a
+//! gallery before [`accept_loss`] was told to make do with what is there. A
 //! [`LiveGallery`] holds the journal's lock: there is one writer. Readers need no lock, see
 //! [`GalleryDirectory::read`]. A [`Snapshot`] stays what it is while writes go on.
 //!
@@ -41,6 +44,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod anchor;
 mod batch;
 
 use std::fs;
@@ -56,6 +60,9 @@ use super::journal::{Contents, Journal, Opened};
 use super::manifest::{GalleryDirectory, GalleryManifest, Provenance, StorageError};
 use crate::gallery::{Gallery, GalleryError, NewItem};
 
+pub use anchor::ANCHOR;
+pub(super) use anchor::Anchor;
+use anchor::AnchorFile;
 use batch::Batch;
 
 /// The journal of writes, in the gallery's directory.
@@ -139,6 +146,11 @@ pub(super) struct Written {
 }
 
 impl Written {
+    /// What the anchor of the gallery with the manifest `key` says.
+    fn anchor(&self, key: Digest) -> Anchor {
+        Anchor { key, writes: self.count, version: self.version }
+    }
+
     pub(super) fn picture_path(
         &self,
         paths: &[Option<String>],
@@ -162,6 +174,13 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// A gallery as it stands on disk, for those who only read it: no lock is taken and nothing is written.
+    pub fn read(directory: &Path) -> Result<Self, StorageError> {
+        let GalleryDirectory { gallery, paths, manifest, written, directory } =
+            GalleryDirectory::read(directory)?;
+        Ok(Self { gallery, paths, written, directory, base: Arc::new(manifest), manifest: OnceLock::new() })
+    }
+
     /// The vectors with their labels and identities.
     pub fn gallery(&self) -> &Gallery {
         &self.gallery
@@ -224,7 +243,10 @@ impl Snapshot {
 #[derive(Debug)]
 pub struct LiveGallery {
     directory: PathBuf,
+    /// Digest of the manifest.
+    key: Digest,
     journal: Journal,
+    anchor: AnchorFile,
     current: Arc<Snapshot>,
 }
 
@@ -234,7 +256,7 @@ impl LiveGallery {
         let path = directory.join(WRITES);
         loop {
             let (_, key) = GalleryDirectory::read_manifest_with_digest(directory)?;
-            let Opened { journal, records, .. } = open_writes(&path, key)?;
+            let Opened { journal, records, .. } = open_writes(directory, key)?;
             let base = GalleryDirectory::read_base(directory)?;
             // Made again just before the lock was taken.
             if base.written.version != key {
@@ -252,7 +274,8 @@ impl LiveGallery {
                 base: Arc::new(base.manifest),
                 manifest: OnceLock::new(),
             });
-            let live = Self { directory: directory.to_owned(), journal, current };
+            let anchor = AnchorFile::open(directory, written.anchor(key))?;
+            let live = Self { directory: directory.to_owned(), key, journal, anchor, current };
             // A process that stopped after a removal may have left the pictures.
             live.delete_unused(&dropped);
             return Ok(live);
@@ -289,7 +312,11 @@ impl LiveGallery {
         let mut batch = Batch::new(&current.gallery, current.written);
         let (mut answers, mut records, mut refused) =
             (Vec::with_capacity(edits.len()), Vec::new(), Vec::new());
+        let mut stored = Vec::new();
         for mut edit in edits {
+            if let Edit::Add { path: Some(path), .. } = &edit {
+                stored.push(path.clone());
+            }
             let answer = batch.admit(&mut edit).and_then(|()| self.check_picture(&edit));
             match (&answer, edit) {
                 (Ok(()), edit) => {
@@ -306,13 +333,26 @@ impl LiveGallery {
         dropped.append(&mut refused);
         if !records.is_empty() {
             let (gallery, paths, written) = finish(batch, &current.paths, &self.directory)?;
-            self.journal.append_all(&records)?;
+            if let Err(error) = self.journal.append_all(&records) {
+                // On a full disk, pictures without items would be in the way.
+                self.delete_unused(&stored);
+                return Err(error.into());
+            }
+            self.anchor.advance(written.anchor(self.key));
             let (base, manifest) = (Arc::clone(&current.base), OnceLock::new());
             let directory = self.directory.clone();
             self.current = Arc::new(Snapshot { gallery, paths, written, directory, base, manifest });
         }
         self.delete_unused(&dropped);
         Ok(answers)
+    }
+
+    /// Brings the anchor of the writes to the disk; they themselves are there already.
+    ///
+    /// A power cut before it leaves an anchor that says less than was acknowledged, which is harmless unless the journal
+    /// is cut as well. So it may come after the answers, when there is time; dropping the gallery does it, too.
+    pub fn settle(&mut self) -> Result<(), StorageError> {
+        Ok(self.anchor.settle()?)
     }
 
     /// Brings a picture to the disk, under a name made of its content; returns its path inside the gallery's directory.
@@ -368,10 +408,10 @@ pub(super) fn with_writes(
     directory: &Path,
 ) -> Result<GalleryDirectory, StorageError> {
     let path = directory.join(WRITES);
-    let Some(contents) = Journal::read(&path)?.filter(|contents| !contents.records.is_empty()) else {
+    let contents = read_whole(directory, base.written.version)?;
+    let Some(contents) = contents.filter(|contents| !contents.records.is_empty()) else {
         return Ok(base);
     };
-    check_key(&contents, base.written.version, &path)?;
     let mut batch = Batch::new(&base.gallery, base.written);
     batch.replay(&contents.records, &path)?;
     let (gallery, paths, written) = finish(batch, &base.paths, directory)?;
@@ -379,33 +419,113 @@ pub(super) fn with_writes(
     Ok(GalleryDirectory { gallery, paths, manifest, written, directory: directory.to_owned() })
 }
 
+/// The journal of the gallery whose manifest has the digest `key`, held against its anchor.
+fn read_whole(directory: &Path, key: Digest) -> Result<Option<Contents>, StorageError> {
+    let path = directory.join(WRITES);
+    // The anchor first: whoever writes meanwhile makes the journal longer, never shorter.
+    let anchor = Anchor::read(directory)?;
+    let contents = Journal::read(&path)?;
+    if let Some(contents) = contents.as_ref().filter(|contents| !contents.records.is_empty()) {
+        check_key(contents, key, &path)?;
+    }
+    let records = contents.as_ref().map_or(&[][..], |contents| &contents.records);
+    match anchor {
+        Some(anchor) if anchor.key == key => anchor.check(records, &path)?,
+        // Made for a gallery that was replaced before anything was written to it.
+        Some(Anchor { writes: 0, .. }) => {}
+        Some(Anchor { writes, key: found, .. }) => {
+            let writes = usize::try_from(writes).unwrap_or(usize::MAX);
+            return Err(StorageError::OtherWrites { path, writes, found, wanted: key });
+        }
+        // A journal of before there were anchors says nothing of one.
+        None if records.is_empty() || !contents.as_ref().is_some_and(is_anchored) => {}
+        None => return Err(StorageError::Anchor { path: directory.join(ANCHOR), what: "missing" }),
+    }
+    Ok(contents)
+}
+
+/// How many writes a gallery directory holds or should hold, whichever gallery they were made to.
+pub(super) fn count_writes(directory: &Path) -> Result<u64, StorageError> {
+    let acknowledged = Anchor::read(directory)?.map_or(0, |anchor| anchor.writes);
+    let found = Journal::read(&directory.join(WRITES))?.map_or(0, |contents| contents.records.len() as u64);
+    Ok(found.max(acknowledged))
+}
+
+/// What is left of the writes to a gallery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remaining {
+    /// Writes that the journal holds.
+    pub found: u64,
+    /// Writes that were acknowledged; `None` if the anchor cannot say it.
+    pub acknowledged: Option<u64>,
+}
+
+/// Makes do with the writes that are still there, so that the gallery can be used without those that are lost.
+///
+/// Every whole record of the journal stays. Nothing happens to a journal that is damaged in its middle or holds the
+/// writes of another gallery: that one must be moved away together with its anchor.
+pub fn accept_loss(directory: &Path) -> Result<Remaining, StorageError> {
+    let path = directory.join(WRITES);
+    let base = GalleryDirectory::read_base(directory)?;
+    let key = base.written.version;
+    let contents = Journal::read(&path)?;
+    if let Some(contents) = contents.as_ref().filter(|contents| !contents.records.is_empty()) {
+        check_key(contents, key, &path)?;
+    }
+    let Opened { journal: _locked, records, .. } = begin_writes(&path, key, contents)?;
+    let mut batch = Batch::new(&base.gallery, base.written);
+    batch.replay(&records, &path)?;
+    let (_, _, written) = finish(batch, &base.paths, directory)?;
+    // What cannot be read, or speaks of another gallery, says nothing of this one.
+    let before = Anchor::read(directory).ok().flatten().filter(|anchor| anchor.key == key);
+    AnchorFile::replace(directory, written.anchor(key))?;
+    Ok(Remaining { found: written.count, acknowledged: before.map(|anchor| anchor.writes) })
+}
+
 /// Locks the journal of a gallery that is to be replaced, if there is one; refuses if it holds writes.
 pub(super) fn hold_empty(directory: &Path) -> Result<Option<Journal>, StorageError> {
     let path = directory.join(WRITES);
-    let held = |records: &[Vec<u8>]| match records.len() {
+    let held = |writes: u64| match writes {
         0 => Ok(()),
-        writes => Err(StorageError::Writes { path: path.clone(), writes }),
-    };
-    let (run_key, description) = match Journal::read(&path)? {
-        Some(Contents { run_key, description, records, .. }) => {
-            held(&records)?;
-            (run_key, description)
+        _ => {
+            let writes = usize::try_from(writes).unwrap_or(usize::MAX);
+            Err(StorageError::Writes { path: path.clone(), writes })
         }
+    };
+    held(count_writes(directory)?)?;
+    let (run_key, description) = match Journal::read(&path)? {
+        Some(Contents { run_key, description, .. }) => (run_key, description),
         // An empty file may be that of somebody who is about to write, so it is locked like any other.
         None if path.exists() => (Digest::of_json(&Value::Null), Value::Null),
         None => return Ok(None),
     };
     let Opened { journal, records, .. } = Journal::open_or_create(&path, run_key, &description)?;
-    held(&records)?;
+    held(records.len() as u64)?;
     Ok(Some(journal))
 }
 
+/// Removes the journal and the anchor of a gallery that was replaced and had no writes.
+pub(super) fn remove_empty(directory: &Path, journal: Option<Journal>) -> Result<(), StorageError> {
+    AnchorFile::remove(directory)?;
+    Ok(journal.map_or(Ok(()), Journal::remove)?)
+}
+
 /// Opens the journal of the gallery whose manifest has the digest `key`.
-fn open_writes(path: &Path, key: Digest) -> Result<Opened, StorageError> {
-    if let Some(contents) = Journal::read(path)?.filter(|contents| contents.run_key != key) {
-        if !contents.records.is_empty() {
-            check_key(&contents, key, path)?;
-        }
+fn open_writes(directory: &Path, key: Digest) -> Result<Opened, StorageError> {
+    let path = directory.join(WRITES);
+    // Before anything is touched: opening cuts off what looks unfinished.
+    let contents = read_whole(directory, key)?;
+    let opened = begin_writes(&path, key, contents)?;
+    // And once more, now that nobody else can write to it.
+    if let Some(anchor) = Anchor::read(directory)?.filter(|anchor| anchor.key == key) {
+        anchor.check(&opened.records, &path)?;
+    }
+    Ok(opened)
+}
+
+/// Opens the journal of the gallery whose manifest has the digest `key` and which has these contents, or begins one.
+fn begin_writes(path: &Path, key: Digest, contents: Option<Contents>) -> Result<Opened, StorageError> {
+    if let Some(contents) = contents.filter(|contents| contents.run_key != key) {
         // Begun for a gallery that was replaced before anything was written to it.
         let opened = Journal::open_or_create(path, contents.run_key, &contents.description)?;
         if opened.records.is_empty() {
@@ -416,7 +536,12 @@ fn open_writes(path: &Path, key: Digest) -> Result<Opened, StorageError> {
 }
 
 fn description(key: Digest) -> Value {
-    json!({"command": "writes", "manifest": key})
+    json!({"command": "writes", "manifest": key, "anchored": true})
+}
+
+/// Whether a journal was begun together with an anchor.
+fn is_anchored(contents: &Contents) -> bool {
+    contents.description["anchored"] == json!(true)
 }
 
 fn check_key(contents: &Contents, wanted: Digest, path: &Path) -> Result<(), StorageError> {

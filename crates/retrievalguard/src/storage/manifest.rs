@@ -6,6 +6,7 @@
 //!   items.jsonl     one {"identity": …, "label": …, "path": …} per row; the path may be missing
 //!   manifest.json   how it was made, and the SHA-256 of the other two; written last
 //!   writes.journal  items added and removed since then, see [`live`]
+//!   writes.anchor   how many of these writes were acknowledged
 //!   pictures/       pictures of added items
 //! ```
 //!
@@ -170,8 +171,9 @@ pub enum StorageError {
     /// A gallery with writes is not replaced: they would be lost.
     #[error(
         "`{}` holds {writes} writes to the gallery that would be replaced; wanted another directory, or this journal \
-         moved away, which drops them",
-        path.display()
+         and {} moved away, which drops them",
+        path.display(),
+        live::ANCHOR
     )]
     Writes {
         /// The journal.
@@ -182,8 +184,9 @@ pub enum StorageError {
     /// The writes were made to a gallery that has been replaced.
     #[error(
         "`{}` holds {writes} writes to the gallery whose manifest has sha256 {found:.16}…, the one beside it has \
-         {wanted:.16}…; wanted that gallery back, or this journal moved away, which drops them",
-        path.display()
+         {wanted:.16}…; wanted that gallery back, or this journal and {} moved away, which drops them",
+        path.display(),
+        live::ANCHOR
     )]
     OtherWrites {
         /// The journal.
@@ -194,6 +197,32 @@ pub enum StorageError {
         found: Digest,
         /// Digest of the manifest that is there.
         wanted: Digest,
+    },
+    /// Acknowledged writes are missing from the journal, or others stand in their place.
+    #[error(
+        "`{}` holds {found} writes to the gallery, and not the {wanted} that were acknowledged; wanted the whole journal \
+         back, or `retrievalguard repair --accept-loss`, which makes do with what is there",
+        path.display()
+    )]
+    LostWrites {
+        /// The journal.
+        path: PathBuf,
+        /// How many writes it holds.
+        found: u64,
+        /// How many it should hold, at least.
+        wanted: u64,
+    },
+    /// Nothing can be said about missing writes.
+    #[error(
+        "`{}`, which says how many writes were acknowledged, is {what}; wanted it back, or `retrievalguard repair \
+         --accept-loss`, which makes do with the writes that are there",
+        path.display()
+    )]
+    Anchor {
+        /// The anchor.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
     },
     /// A record of the journal is intact but cannot be applied.
     #[error("record {record} of `{}` is not a write to this gallery", path.display())]
@@ -513,9 +542,7 @@ impl GalleryDirectory {
             items_file,
         };
         write_json(&directory.join(MANIFEST), &manifest)?;
-        if let Some(journal) = no_writes {
-            journal.remove()?;
-        }
+        live::remove_empty(directory, no_writes)?;
         Ok(manifest)
     }
 

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::anchor::version_after;
 use super::{Edit, EditError, NAME_LIMIT, Written, is_stored_picture};
 use crate::gallery::{Gallery, GalleryError, NewItem};
-use crate::storage::digest::Digest;
 use crate::storage::manifest::StorageError;
 
 /// One line of the journal.
@@ -136,7 +136,7 @@ impl<'a> Batch<'a> {
             }
         }
         self.written.count += 1;
-        self.written.version = Digest::of_bytes(&[&self.written.version.bytes()[..], record].concat());
+        self.written.version = version_after(self.written.version, record);
     }
 
     /// Takes the changes of a journal.

@@ -40,7 +40,7 @@ fn remove(identity: &str) -> Edit {
 }
 
 /// Everything that can be seen of a gallery.
-fn seen(stored: &GalleryDirectory) -> impl PartialEq + std::fmt::Debug + use<> {
+fn seen(stored: &GalleryDirectory) -> String {
     let gallery = &stored.gallery;
     let rows: Vec<_> = (0..gallery.len())
         .map(|row| {
@@ -50,7 +50,7 @@ fn seen(stored: &GalleryDirectory) -> impl PartialEq + std::fmt::Debug + use<> {
             (names, label, bits, stored.paths[row].clone(), stored.is_added(row))
         })
         .collect();
-    (rows, stored.manifest.clone(), stored.writes(), stored.version())
+    format!("{:?}", (rows, &stored.manifest, stored.writes(), stored.version()))
 }
 
 /// Writes of every kind, in calls of one to three.
@@ -184,39 +184,204 @@ fn refused_changes_are_answered_one_by_one_and_leave_no_trace() {
     assert_eq!((stored.gallery.len(), stored.writes()), (1, 4));
 }
 
-#[test]
-fn stopped_at_any_byte_a_gallery_has_the_first_of_its_writes() {
-    let folder = made(Metric::Cosine);
-    // What one write after the other makes of the gallery.
-    let mut live = LiveGallery::open(folder.path()).unwrap();
+/// A gallery without writes, whatever was written to it.
+fn forget_writes(folder: &Path) {
+    fs::remove_file(folder.join(WRITES)).unwrap();
+    fs::remove_file(folder.join(ANCHOR)).unwrap();
+}
+
+/// What one write after the other makes of a gallery, which has none of them afterwards.
+fn states(folder: &Path) -> Vec<String> {
+    let mut live = LiveGallery::open(folder).unwrap();
     let mut states = vec![seen(&live.snapshot().to_directory())];
     for edit in calls().into_iter().flatten() {
         live.write(vec![edit]).unwrap();
         states.push(seen(&live.snapshot().to_directory()));
     }
     drop(live);
-    fs::remove_file(folder.path().join(WRITES)).unwrap();
+    forget_writes(folder);
+    states
+}
+
+#[test]
+fn stopped_at_any_byte_a_gallery_has_the_first_of_its_writes() {
+    let folder = made(Metric::Cosine);
+    let states = states(folder.path());
+    let (path, anchor) = (folder.path().join(WRITES), folder.path().join(ANCHOR));
+    let (mut before, mut acknowledged) = (fs::read(&path).unwrap_or_default().len(), 0);
+    for (call, edits) in calls().into_iter().enumerate() {
+        let together = edits.len();
+        let mut live = LiveGallery::open(folder.path()).unwrap();
+        if call == 0 {
+            before = fs::read(&path).unwrap().len();
+        }
+        let anchored = fs::read(&anchor).unwrap();
+        live.write(edits).unwrap();
+        drop(live);
+        // Stopped while this call was on its way to the disk: the anchor speaks of the calls before it.
+        let (whole, ahead) = (fs::read(&path).unwrap(), fs::read(&anchor).unwrap());
+        let mut kept = acknowledged;
+        for length in before..=whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            fs::write(&anchor, &anchored).unwrap();
+            let read =
+                GalleryDirectory::read(folder.path()).unwrap_or_else(|error| panic!("{length}: {error}"));
+            let writes = read.writes() as usize;
+            assert!(writes == kept || writes == kept + 1, "cut to {length} bytes");
+            kept = writes;
+            assert_eq!(seen(&read), states[writes], "cut to {length} bytes");
+            assert_eq!(fs::read(&path).unwrap(), whole[..length], "reading has changed it");
+            let live = LiveGallery::open(folder.path()).unwrap_or_else(|error| panic!("{length}: {error}"));
+            assert_eq!(seen(&live.snapshot().to_directory()), states[writes], "cut to {length} bytes");
+        }
+        assert_eq!(kept, acknowledged + together);
+        fs::write(&anchor, &ahead).unwrap();
+        (before, acknowledged) = (whole.len(), kept);
+    }
+    assert_eq!(acknowledged + 1, states.len());
+}
+
+#[test]
+fn a_journal_that_lost_acknowledged_writes_is_refused_wherever_it_was_cut() {
+    let folder = made(Metric::Cosine);
+    let states = states(folder.path());
     let mut live = LiveGallery::open(folder.path()).unwrap();
+    let header = fs::read(folder.path().join(WRITES)).unwrap().len();
     for edits in calls() {
         live.write(edits).unwrap();
     }
     drop(live);
+    let (path, anchor) = (folder.path().join(WRITES), folder.path().join(ANCHOR));
+    let (whole, anchored) = (fs::read(&path).unwrap(), fs::read(&anchor).unwrap());
+    let wanted_writes = states.len() as u64 - 1;
+    for length in 0..whole.len() {
+        fs::write(&path, &whole[..length]).unwrap();
+        for error in [
+            GalleryDirectory::read(folder.path()).unwrap_err(),
+            LiveGallery::open(folder.path()).unwrap_err(),
+            GalleryDirectory::check_replaceable(folder.path()).unwrap_err(),
+        ] {
+            match &error {
+                StorageError::LostWrites { path: named, found, wanted } => {
+                    assert!(*named == path && *found < *wanted && *wanted == wanted_writes, "{error}");
+                }
+                StorageError::Writes { writes, .. } => assert_eq!(*writes as u64, wanted_writes),
+                // Cut in the key, the header is no header.
+                _ => assert!(length < header, "cut to {length} bytes: {error}"),
+            }
+        }
+        assert_eq!(fs::read(&path).unwrap(), whole[..length], "a refusal has changed it");
+    }
+    // Gone altogether.
+    fs::remove_file(&path).unwrap();
+    for error in
+        [GalleryDirectory::read(folder.path()).unwrap_err(), LiveGallery::open(folder.path()).unwrap_err()]
+    {
+        assert!(matches!(error, StorageError::LostWrites { found: 0, .. }), "{error}");
+        assert!(error.to_string().contains("repair --accept-loss"), "{error}");
+    }
+    assert!(!path.exists(), "a refusal has begun another journal");
+    assert!(matches!(make(folder.path(), Metric::Cosine), Err(StorageError::Writes { .. })));
 
+    // An older journal of the same gallery, and one with as many writes but others.
+    let lines: Vec<&[u8]> = whole.split_inclusive(|&byte| byte == b'\n').collect();
+    fs::write(&path, lines[..lines.len() - 2].concat()).unwrap();
+    assert!(matches!(GalleryDirectory::read(folder.path()), Err(StorageError::LostWrites { .. })));
+    let other = made(Metric::Cosine);
+    let mut live = LiveGallery::open(other.path()).unwrap();
+    for number in 0..wanted_writes {
+        live.write(vec![add(&format!("other {number}"), "cat", 1.0)]).unwrap();
+    }
+    drop(live);
+    fs::copy(other.path().join(WRITES), &path).unwrap();
+    let error = GalleryDirectory::read(folder.path()).unwrap_err();
+    assert!(matches!(error, StorageError::LostWrites { found, wanted, .. } if found == wanted), "{error}");
+
+    // The whole journal is still right, and one that is longer is.
+    fs::write(&path, &whole).unwrap();
+    assert_eq!(seen(&GalleryDirectory::read(folder.path()).unwrap()), states[wanted_writes as usize]);
+    fs::write(&anchor, &anchored).unwrap();
+    LiveGallery::open(folder.path()).unwrap().write(vec![add("one more", "cat", 1.0)]).unwrap();
+    fs::write(&anchor, &anchored).unwrap();
+    assert_eq!(GalleryDirectory::read(folder.path()).unwrap().writes(), wanted_writes + 1);
+}
+
+#[test]
+fn an_anchor_that_is_gone_or_damaged_is_refused_and_half_of_one_is_enough() {
+    let folder = made(Metric::Euclidean);
+    let mut live = LiveGallery::open(folder.path()).unwrap();
+    live.write(vec![add("one", "cat", 1.0)]).unwrap();
+    live.write(vec![add("two", "cat", 2.0)]).unwrap();
+    drop(live);
+    let path = folder.path().join(ANCHOR);
+    let whole = fs::read(&path).unwrap();
+    let before = seen(&GalleryDirectory::read(folder.path()).unwrap());
+    for place in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(seen(&GalleryDirectory::read(folder.path()).unwrap()), before, "byte {place}");
+    }
+    for bytes in [&b""[..], b"retrievalguard", &[0; 1024]] {
+        fs::write(&path, bytes).unwrap();
+        for error in [
+            GalleryDirectory::read(folder.path()).unwrap_err(),
+            LiveGallery::open(folder.path()).unwrap_err(),
+        ] {
+            assert!(matches!(&error, StorageError::Anchor { what: "damaged", .. }), "{error}");
+        }
+    }
+    fs::remove_file(&path).unwrap();
+    let error = GalleryDirectory::read(folder.path()).unwrap_err();
+    assert!(matches!(&error, StorageError::Anchor { what: "missing", .. }), "{error}");
+    assert!(LiveGallery::open(folder.path()).is_err());
+    // A journal of before there were anchors gets one when it is written to.
+    let journal = folder.path().join(WRITES);
+    let records = Journal::read(&journal).unwrap().unwrap();
+    fs::remove_file(&journal).unwrap();
+    let old = json!({"command": "writes", "manifest": records.run_key});
+    Journal::open_or_create(&journal, records.run_key, &old)
+        .unwrap()
+        .journal
+        .append_all(&records.records)
+        .unwrap();
+    assert_eq!(seen(&GalleryDirectory::read(folder.path()).unwrap()), before);
+    drop(LiveGallery::open(folder.path()).unwrap());
+    assert!(path.exists());
+    fs::remove_file(&journal).unwrap();
+    assert!(matches!(
+        GalleryDirectory::read(folder.path()),
+        Err(StorageError::LostWrites { found: 0, wanted: 2, .. })
+    ));
+}
+
+#[test]
+fn after_a_loss_was_accepted_the_gallery_goes_on_with_what_is_left() {
+    let folder = made(Metric::Euclidean);
+    let mut live = LiveGallery::open(folder.path()).unwrap();
+    for name in ["one", "two", "three"] {
+        live.write(vec![add(name, "cat", 1.0)]).unwrap();
+    }
+    drop(live);
     let path = folder.path().join(WRITES);
     let whole = fs::read(&path).unwrap();
-    let mut kept = 0;
-    for length in 0..=whole.len() {
-        fs::write(&path, &whole[..length]).unwrap();
-        let read = GalleryDirectory::read(folder.path()).unwrap_or_else(|error| panic!("{length}: {error}"));
-        let writes = read.writes() as usize;
-        assert!(writes == kept || writes == kept + 1, "cut to {length} bytes");
-        kept = writes;
-        assert_eq!(seen(&read), states[writes], "cut to {length} bytes");
-        assert_eq!(fs::read(&path).unwrap(), whole[..length], "reading has changed it");
-        let live = LiveGallery::open(folder.path()).unwrap_or_else(|error| panic!("{length}: {error}"));
-        assert_eq!(seen(&live.snapshot().to_directory()), states[writes], "cut to {length} bytes");
-    }
-    assert_eq!(kept + 1, states.len());
+    let last = whole[..whole.len() - 1].iter().rposition(|&byte| byte == b'\n').unwrap();
+    fs::write(&path, &whole[..=last]).unwrap();
+    assert!(LiveGallery::open(folder.path()).is_err());
+    assert_eq!(accept_loss(folder.path()).unwrap(), Remaining { found: 2, acknowledged: Some(3) });
+    assert_eq!(GalleryDirectory::read(folder.path()).unwrap().writes(), 2);
+    let mut live = LiveGallery::open(folder.path()).unwrap();
+    assert!(matches!(accept_loss(folder.path()), Err(StorageError::Journal(JournalError::InUse { .. }))));
+    live.write(vec![add("four", "cat", 1.0)]).unwrap();
+    drop(live);
+    // The longer journal of before is another history.
+    fs::write(&path, &whole).unwrap();
+    assert!(matches!(GalleryDirectory::read(folder.path()), Err(StorageError::LostWrites { .. })));
+    fs::remove_file(&path).unwrap();
+    assert_eq!(accept_loss(folder.path()).unwrap(), Remaining { found: 0, acknowledged: Some(3) });
+    fs::write(folder.path().join(ANCHOR), "?").unwrap();
+    assert_eq!(accept_loss(folder.path()).unwrap(), Remaining { found: 0, acknowledged: None });
+    assert_eq!(GalleryDirectory::read(folder.path()).unwrap().gallery.len(), 4);
 }
 
 #[test]
@@ -314,9 +479,12 @@ fn a_gallery_made_again_never_drops_or_takes_over_writes() {
     );
 
     // Replaced by a program that does not know of writes.
-    let journal = fs::read(&path).unwrap();
-    fs::remove_file(&path).unwrap();
+    let (journal, anchor) = (fs::read(&path).unwrap(), fs::read(folder.path().join(ANCHOR)).unwrap());
+    forget_writes(folder.path());
     make(folder.path(), Metric::Cosine).unwrap();
+    fs::write(folder.path().join(ANCHOR), &anchor).unwrap();
+    let error = GalleryDirectory::read(folder.path()).unwrap_err();
+    assert!(matches!(error, StorageError::OtherWrites { writes: 3, .. }), "{error}");
     fs::write(&path, &journal).unwrap();
     for error in
         [GalleryDirectory::read(folder.path()).unwrap_err(), LiveGallery::open(folder.path()).unwrap_err()]
@@ -330,11 +498,12 @@ fn a_gallery_made_again_never_drops_or_takes_over_writes() {
     assert_eq!(fs::read(&path).unwrap(), journal);
 
     // The same bytes are the same gallery, and a journal without writes stands in nobody's way.
-    fs::remove_file(&path).unwrap();
+    forget_writes(folder.path());
     make(folder.path(), Metric::Euclidean).unwrap();
     fs::write(&path, &journal).unwrap();
+    fs::write(folder.path().join(ANCHOR), &anchor).unwrap();
     assert_eq!(seen(&GalleryDirectory::read(folder.path()).unwrap()), before);
-    fs::remove_file(&path).unwrap();
+    forget_writes(folder.path());
     drop(LiveGallery::open(folder.path()).unwrap());
     let empty = fs::read(&path).unwrap();
     make(folder.path(), Metric::Cosine).unwrap();

@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{LABEL_NAMES, MANIFEST, SHARDS_FORMAT, Shard, ShardRecord, ShardsError, ShardsManifest};
 use crate::gallery::Label;
 use crate::storage::digest::Digest;
-use crate::storage::journal::Journal;
-use crate::storage::live::WRITES;
+use crate::storage::live::{self, WRITES};
 use crate::storage::manifest::{
     self, FileRecord, GalleryDirectory, ITEMS, Item, LINE_LIMIT, StorageError, VECTORS, check_digest,
     open_recorded, read_small,
@@ -211,8 +210,8 @@ pub(super) fn open_shard(
         }
     }
     let journal = directory.join(WRITES);
-    let writes = Journal::read(&journal).map_err(StorageError::from)?;
-    if let Some(writes) = writes.map(|contents| contents.records.len()).filter(|&writes| writes > 0) {
+    let writes = usize::try_from(live::count_writes(&directory)?).unwrap_or(usize::MAX);
+    if writes > 0 {
         return Err(ShardsError::Writes { path: journal, writes });
     }
 
