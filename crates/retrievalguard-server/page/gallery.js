@@ -34,6 +34,7 @@ export class Gallery {
   // Everything anew.
   async load() {
     byId("gallery-add").hidden = !this.#about().may_write;
+    byId("gallery-read-only").hidden = !this.#about().gallery.read_only;
     try {
       this.#offerLabels((await json("v1/labels")).labels);
     } catch (error) {

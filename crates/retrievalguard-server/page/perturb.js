@@ -90,6 +90,7 @@ export class Perturbing {
     make.classList.toggle("primary", !this.#found.has(key));
     byId("perturb-cancel").hidden = !making;
     byId("perturb-progress").hidden = !making || kind !== "adversarial";
+    byId("perturb-progress-words").hidden = !making || kind !== "adversarial";
   }
 
   async #make() {
@@ -107,6 +108,7 @@ export class Perturbing {
     if (label !== null) parameters.set("label", label);
     const progress = byId("perturb-progress");
     progress.removeAttribute("value");
+    byId("perturb-progress-words").textContent = "";
     this.#notice.clear();
     this.#making = controller;
     const focused = document.activeElement === byId("perturb-make");
@@ -120,11 +122,14 @@ export class Perturbing {
         signal: controller.signal,
         waiting: this.#notice.busy(() => controller.abort()),
       });
-      const found = await finished(response, ({ passes, expected }) => {
+      const found = await finished(response, ({ passes, expected, seconds, most_seconds: most }) => {
         if (controller !== this.#making) return;
-        progress.max = Math.max(expected, passes, 1);
-        progress.value = passes;
-        progress.setAttribute("aria-valuetext", `${grouped(passes)} of about ${grouped(expected)} passes`);
+        // Whichever ends the search first: all passes, or the time.
+        progress.max = 1;
+        progress.value = Math.min(Math.max(passes / Math.max(expected, 1), seconds / Math.max(most, 1)), 1);
+        const words = `${grouped(passes)} passes, ${seconds.toFixed(0)} of at most ${most.toFixed(0)} s`;
+        progress.setAttribute("aria-valuetext", words);
+        byId("perturb-progress-words").textContent = words;
       });
       if (controller !== this.#making) return;
       this.#made();
@@ -163,9 +168,13 @@ export class Perturbing {
     result.dataset.radius = radius;
     result.dataset.maximum = maximum;
     this.#marks(maximum);
+    const nothing = found.kind === "adversarial" && found.broken_at === null;
+    result.dataset.nothing = String(nothing);
+    byId("perturb-found").className = nothing ? "notice warn" : "small muted";
     byId("perturb-found").textContent = this.#foundWords();
     const plain = this.#about()?.plain;
-    byId("plain-note").textContent = PLAIN[plain] ?? "";
+    const unproved = nothing ? " That nothing was found for it is no proof." : "";
+    byId("plain-note").textContent = `${PLAIN[plain] ?? ""}${found.against === "plain" ? unproved : ""}`;
     byId("verdicts").dataset.size = "";
     byId("doubt").hidden = true;
     result.hidden = false;
@@ -173,12 +182,12 @@ export class Perturbing {
   }
 
   #foundWords() {
-    const { kind, against, broken_at: broken, size } = this.#current;
+    const { kind, against, broken_at: broken, statement } = this.#current;
     if (kind === "noise") return "Noise in a random direction. Move the slider to make it larger.";
     const whom = against === "smoothed" ? "smoothed" : "plain";
     const way = this.#about()?.search === "black-box" ? "by asking only" : "with the encoder’s gradients";
     return broken === null
-      ? `Searched ${way} up to the size ${size.toFixed(4)}: nothing was found that changes the ${whom} retriever’s answer. This is the direction that came closest.`
+      ? `${statement} Below is the direction that came closest.`
       : `Found ${way}: along this direction the ${whom} retriever was seen to change at the size ${broken.toFixed(4)}.`;
   }
 
@@ -276,6 +285,8 @@ export class Perturbing {
     const fromTheStart = this.#current.differsAtZero && plain.changed;
     this.#verdict("plain", plain, fromTheStart ? "differs, also without a change" : null);
     this.#verdict("smoothed", smoothed, null);
+    // Nothing is proved about the plain retriever, whatever was tried on it.
+    if (!plain.changed) pill(byId("plain-pill"), "calm", "open", "not changed by this");
     byId("smoothed").dataset.verdict = smoothed.verdict;
     byId("smoothed-note").textContent = smoothed.verdict === "certified"
       ? `Around this changed picture itself, ${plural(smoothed.samples, "sample")} certify the radius ${radiusText(smoothed.radius ?? Infinity)}.`
@@ -289,8 +300,8 @@ export class Perturbing {
     else doubt.textContent = doubt.hidden
       ? ""
       : `Inside the radius, and yet this estimate differs. The proof speaks of the mean over all noise; ${plural(smoothed.samples, "sample")} only estimate it, and near a tie an estimate can fall on the wrong side. The certificate itself is wrong with probability at most ${this.#question.answer.alpha}.`;
-    const inWords = ({ changed, label }) => `${changed ? "changed its mind" : "holds"}, ${label}`;
-    byId("perturb-announce").textContent = `Size ${size.toFixed(4)}. Plain: ${inWords(plain)}. Smoothed: ${inWords(smoothed)}.`;
+    const inWords = ({ changed, label }, otherwise) => `${changed ? "changed its mind" : otherwise}, ${label}`;
+    byId("perturb-announce").textContent = `Size ${size.toFixed(4)}. Plain: ${inWords(plain, "not changed by this")}. Smoothed: ${inWords(smoothed, "holds")}.`;
     byId("verdicts").dataset.size = size;
   }
 

@@ -48,20 +48,34 @@ pub fn document() -> OpenApi {
     with_faults(documented().split_for_parts().1)
 }
 
-/// Every operation can fail for a fault of the service itself.
+/// What every operation can fail for: how it was addressed, a fault of the service itself, and its end.
 fn with_faults(mut document: OpenApi) -> OpenApi {
-    let fault = utoipa::openapi::ResponseBuilder::new()
-        .description("A fault of the service; its log says why")
-        .content(
-            "application/json",
-            utoipa::openapi::ContentBuilder::new()
-                .schema(Some(utoipa::openapi::Ref::from_schema_name("ErrorBody")))
-                .build(),
-        )
-        .build();
-    for item in document.paths.paths.values_mut() {
+    let fault = |description| {
+        utoipa::openapi::ResponseBuilder::new()
+            .description(description)
+            .content(
+                "application/json",
+                utoipa::openapi::ContentBuilder::new()
+                    .schema(Some(utoipa::openapi::Ref::from_schema_name("ErrorBody")))
+                    .build(),
+            )
+            .build()
+    };
+    let faults = [
+        ("400", "The header `Host` is none"),
+        ("429", "Too many connections of this client"),
+        ("500", "A fault of the service; its log says why"),
+        ("503", "The service is shutting down"),
+    ];
+    for (path, item) in &mut document.paths.paths {
         for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
-            operation.responses.responses.insert("500".to_owned(), fault.clone().into());
+            for (status, description) in faults {
+                let answered_to_the_end = ["/healthz", "/metrics"].contains(&path.as_str());
+                if status != "503" || !answered_to_the_end {
+                    let responses = &mut operation.responses.responses;
+                    responses.entry(status.to_owned()).or_insert_with(|| fault(description).into());
+                }
+            }
         }
     }
     document

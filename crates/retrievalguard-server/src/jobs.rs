@@ -10,6 +10,9 @@
 //!
 //! A job whose service was killed goes on with the first picture that has no answer. Its seed is kept in its folder,
 //! which nobody else may read, so it answers what it would have answered.
+//!
+//! Below the JSON of a file stands its SHA-256, and the request has those of the pictures, so that nothing is answered
+//! that was changed on the disk. A job that cannot be read is shown with the reason, and left as it is.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,11 +20,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use hyper::StatusCode;
-use retrievalguard::storage::atomic;
+use retrievalguard::storage::atomic::{self, WriteError};
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::lock::{FolderLock, LockError};
 use retrievalguard::{SampleCount, Seed, TargetRadius};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -33,6 +38,9 @@ use crate::scheduler::Ticket;
 
 const REQUEST: &str = "request.json";
 const ENDED: &str = "ended.json";
+
+/// Most pictures that a job on disk is believed to have.
+const MOST_PICTURES: usize = 1_000_000;
 
 /// Where a job stands
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -48,13 +56,15 @@ pub(crate) enum JobState {
     Failed,
     /// It was called off
     Cancelled,
+    /// What is kept of it cannot be read; it stays where it is, for somebody to look at
+    Damaged,
 }
 
 impl JobState {
     pub(crate) fn is_over(self) -> bool {
         match self {
             Self::Queued | Self::Running => false,
-            Self::Finished | Self::Failed | Self::Cancelled => true,
+            Self::Finished | Self::Failed | Self::Cancelled | Self::Damaged => true,
         }
     }
 }
@@ -73,6 +83,9 @@ pub(crate) struct JobRequest {
     /// Who asked, as clients are told apart.
     #[serde(default)]
     pub(crate) client: String,
+    /// SHA-256 of each picture as it was sent.
+    #[serde(default)]
+    pub(crate) picture_hashes: Vec<Digest>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -92,6 +105,8 @@ pub(crate) struct JobSummary {
     pub(crate) done: usize,
     /// Seconds since 1970
     pub(crate) created: u64,
+    /// Why it failed, or what is damaged
+    pub(crate) error: Option<String>,
 }
 
 /// How far a job is
@@ -142,59 +157,94 @@ struct JobCourse {
 
 /// All jobs, and who runs next.
 pub(crate) struct Jobs {
-    folder: PathBuf,
+    folder: Option<PathBuf>,
+    /// Why no job can be taken or run.
+    unavailable: Option<&'static str>,
     most: usize,
     pilot: u32,
     line: Mutex<JobLine>,
     arrived: Condvar,
+    /// Keeps other services from running the same jobs.
+    _lock: Option<FolderLock>,
 }
 
 #[derive(Default)]
 struct JobLine {
     jobs: BTreeMap<String, Arc<Job>>,
+    /// Names of those that cannot be read, and why.
+    damaged: BTreeMap<String, String>,
     closed: bool,
 }
 
 impl Jobs {
     /// Takes up what an earlier service left.
-    pub(crate) fn open(folder: &Path, most: usize, pilot: SampleCount) -> io::Result<Self> {
-        create_private(folder)?;
-        let jobs = Self {
-            folder: folder.to_owned(),
+    pub(crate) fn open(folder: Option<&Path>, most: usize, pilot: SampleCount) -> io::Result<Self> {
+        let mut jobs = Self {
+            folder: folder.map(ToOwned::to_owned),
+            unavailable: None,
             most,
             pilot: pilot.get(),
             line: Mutex::default(),
             arrived: Condvar::new(),
+            _lock: None,
         };
-        for entry in fs::read_dir(folder)? {
+        let Some(folder) = folder else {
+            jobs.unavailable = Some("the service was given no place for jobs, wanted --jobs with a folder");
+            return Ok(jobs);
+        };
+        match lock(folder) {
+            Ok(lock) => jobs._lock = Some(lock),
+            Err(LockError::Write(error @ WriteError::ReadOnly { .. })) => {
+                tracing::warn!(cause = %error, "no jobs are taken: their folder cannot be written to");
+                jobs.unavailable =
+                    Some("jobs are kept where the service cannot write, wanted --jobs with another folder");
+            }
+            Err(error) => return Err(io::Error::other(error)),
+        }
+        let entries = match fs::read_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(jobs),
+            other => other?,
+        };
+        for entry in entries {
             let path = entry?.path();
             let Some(id) = path.file_name().and_then(|name| name.to_str()).filter(|name| is_id(name)) else {
                 continue;
             };
-            match jobs.load(id, &path)? {
-                Some(job) => {
+            match jobs.load(id, &path) {
+                Ok(Some(job)) => {
                     jobs.line().jobs.insert(id.to_owned(), Arc::new(job));
                 }
                 // Without a request it was never accepted.
-                None => clear_away(&path)?,
+                Ok(None) if jobs.unavailable.is_none() => clear_away(&path)?,
+                Ok(None) => {}
+                Err(fault) => {
+                    tracing::error!(job = id, fault, "a job is damaged; it is left as it is and not run");
+                    jobs.line().damaged.insert(id.to_owned(), fault);
+                }
             }
         }
         Ok(jobs)
     }
 
-    /// A job as it was left; `None` if it was never accepted. What cannot be read is an error, never forgotten.
-    fn load(&self, id: &str, folder: &Path) -> io::Result<Option<Job>> {
-        let Some(request) = read::<JobRequest>(&folder.join(REQUEST))? else { return Ok(None) };
-        let answers: Vec<Option<Answer>> = (0..request.pictures)
-            .map(|place| read(&folder.join(answer_name(place))))
-            .collect::<io::Result<_>>()?;
-        let ended: Option<Ended> = read(&folder.join(ENDED))?;
+    /// A job as it was left; `None` if it was never accepted. What cannot be read is said, never forgotten.
+    fn load(&self, id: &str, folder: &Path) -> Result<Option<Job>, String> {
+        let Some(request) = read::<JobRequest>(folder, REQUEST)? else { return Ok(None) };
+        if request.pictures > MOST_PICTURES {
+            return Err(format!(
+                "{REQUEST} speaks of {} pictures, wanted at most {MOST_PICTURES}",
+                request.pictures
+            ));
+        }
+        let answers: Vec<Option<Answer>> =
+            (0..request.pictures).map(|place| read(folder, &answer_name(place))).collect::<Result<_, _>>()?;
+        let ended: Option<Ended> = read(folder, ENDED)?;
         let state = match &ended {
             Some(ended) => ended.state,
             None if answers.iter().all(Option::is_some) => JobState::Finished,
             None => JobState::Queued,
         };
-        let passes = answers.iter().flatten().map(|answer| u64::from(answer.samples + answer.pilot)).sum();
+        let passes =
+            answers.iter().flatten().map(|answer| u64::from(answer.samples) + u64::from(answer.pilot)).sum();
         let error = ended.and_then(|ended| ended.error);
         Ok(Some(self.job(id, request, folder, state, answers, error, passes)))
     }
@@ -228,23 +278,28 @@ impl Jobs {
         if self.is_closed() {
             return Err(Problem::closing());
         }
+        self.check_available()?;
+        let Some(place) = &self.folder else { return Err(Problem::internal("there is no place for jobs")) };
         self.make_room()?;
         let id = crate::random_name().map_err(Problem::internal)?;
-        let folder = self.folder.join(&id);
+        let folder = place.join(&id);
+        let hashes = pictures.iter().map(|picture| Digest::of_bytes(picture)).collect();
+        let request = JobRequest { picture_hashes: hashes, ..request };
         let written = (|| {
-            create_private(&folder)?;
+            create_private(&folder).map_err(|error| WriteError::new(&folder, error))?;
             for (place, picture) in pictures.iter().enumerate() {
-                atomic::write(&folder.join(picture_name(place)), picture).map_err(io::Error::other)?;
+                atomic::write(&folder.join(picture_name(place)), picture)?;
             }
-            let text = serde_json::to_vec(&request)?;
-            atomic::write(&folder.join(REQUEST), &text).map_err(io::Error::other)?;
+            write(&folder, REQUEST, &request)?;
             // The folder's own name, too, must outlive a power cut.
-            fs::File::open(&self.folder)?.sync_all()
+            fs::File::open(place)
+                .and_then(|place| place.sync_all())
+                .map_err(|error| WriteError::new(place, error))
         })();
         if let Err(error) = written {
             // What is left without a request is cleared away by the next start.
             let _ = fs::remove_dir_all(&folder);
-            return Err(Problem::internal(error));
+            return Err(Problem::not_written(&error));
         }
         let answers = vec![None; request.pictures];
         let job = Arc::new(self.job(&id, request, &folder, JobState::Queued, answers, None, 0));
@@ -252,6 +307,11 @@ impl Jobs {
         self.line().jobs.insert(id, Arc::clone(&job));
         self.arrived.notify_all();
         Ok(job)
+    }
+
+    /// Refuses jobs that could not be kept.
+    pub(crate) fn check_available(&self) -> Result<(), Problem> {
+        self.unavailable.map_or(Ok(()), |reason| Err(Problem::read_only(reason)))
     }
 
     /// Forgets the oldest finished job if all places are taken.
@@ -282,12 +342,17 @@ impl Jobs {
         match removed {
             // Somebody else was asked to do the same.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(Problem::internal),
+            other => other.map_err(|error| Problem::not_written(&WriteError::new(&job.folder, error))),
         }
     }
 
     /// Calls a job off, or forgets one that is over.
     pub(crate) fn end(&self, id: &str, may_end: impl Fn(&JobRequest) -> bool) -> Result<(), Problem> {
+        if self.line().damaged.contains_key(id) {
+            let message = "the job is damaged and kept as it is, wanted somebody to look at its folder";
+            return Err(Problem::conflict(message));
+        }
+        self.check_available()?;
         let job = self.find(id)?;
         if !may_end(&job.request) {
             let message = "the job is another client's, wanted its own token or one that may write";
@@ -307,9 +372,32 @@ impl Jobs {
         })
     }
 
-    /// Every job, the newest first.
+    /// What is known of a damaged job.
+    pub(crate) fn damaged(&self, id: &str) -> Option<JobReport> {
+        let error = self.line().damaged.get(id).cloned()?;
+        let progress = JobProgress {
+            state: JobState::Damaged,
+            done: 0,
+            pictures: 0,
+            samples_drawn: 0,
+            samples_asked: 0,
+            radii: Vec::new(),
+        };
+        Some(JobReport { id: id.to_owned(), created: 0, progress, answers: Vec::new(), error: Some(error) })
+    }
+
+    /// Every job, the newest first and those that are damaged last.
     pub(crate) fn list(&self) -> Vec<JobSummary> {
-        let mut list: Vec<JobSummary> = self.line().jobs.values().map(|job| job.summary()).collect();
+        let line = self.line();
+        let damaged = line.damaged.iter().map(|(id, error)| JobSummary {
+            id: id.clone(),
+            state: JobState::Damaged,
+            pictures: 0,
+            done: 0,
+            created: 0,
+            error: Some(error.clone()),
+        });
+        let mut list: Vec<JobSummary> = line.jobs.values().map(|job| job.summary()).chain(damaged).collect();
         list.sort_by(|left, right| (right.created, &left.id).cmp(&(left.created, &right.id)));
         list
     }
@@ -322,7 +410,7 @@ impl Jobs {
     pub(crate) fn next(&self) -> Option<Arc<Job>> {
         let mut line = self.line();
         loop {
-            if line.closed {
+            if line.closed || self.unavailable.is_some() {
                 return None;
             }
             let waiting = line.jobs.values().filter(|job| job.state() == JobState::Queued);
@@ -332,6 +420,13 @@ impl Jobs {
             }
             line = self.arrived.wait(line).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Waits for a while, or until the service ends.
+    pub(crate) fn pause(&self, time: Duration) {
+        let line = self.line();
+        let waited = self.arrived.wait_timeout_while(line, time, |line| !line.closed);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Stops running jobs where they are; the next service goes on with them.
@@ -386,9 +481,33 @@ impl Job {
         self.course().answers.iter().position(Option::is_none)
     }
 
+    /// Goes back to the line, with the answers it has.
+    pub(crate) fn put_back(&self) {
+        let mut course = self.course();
+        if course.state == JobState::Running {
+            course.state = JobState::Queued;
+            if let Some(ticket) = course.ticket.take() {
+                self.passes_before.fetch_add(ticket.served(), Ordering::Relaxed);
+            }
+        }
+        drop(course);
+        self.tell();
+    }
+
     /// A picture as it was sent.
-    pub(crate) fn picture(&self, place: usize) -> io::Result<Vec<u8>> {
-        fs::read(self.folder.join(picture_name(place)))
+    pub(crate) fn picture(&self, place: usize) -> Result<Vec<u8>, Problem> {
+        let name = picture_name(place);
+        let damaged = |fault: String| {
+            tracing::error!(job = %self.id, fault, "a picture of a job is damaged");
+            Problem::unprocessable(fault)
+        };
+        let bytes = fs::read(self.folder.join(&name))
+            .map_err(|error| damaged(format!("{name} cannot be read: {error}")))?;
+        let wanted = self.request.picture_hashes.get(place);
+        if wanted.is_some_and(|wanted| *wanted != Digest::of_bytes(&bytes)) {
+            return Err(damaged(format!("{name} is not the picture that was sent: its sha256 differs")));
+        }
+        Ok(bytes)
     }
 
     /// A radius on the way.
@@ -399,8 +518,7 @@ impl Job {
 
     /// An answer, kept before it is shown.
     pub(crate) fn answered(&self, place: usize, answer: Answer) -> Result<(), Problem> {
-        let text = serde_json::to_vec(&answer).map_err(Problem::internal)?;
-        atomic::write(&self.folder.join(answer_name(place)), &text).map_err(Problem::internal)?;
+        write(&self.folder, &answer_name(place), &answer).map_err(|error| Problem::not_written(&error))?;
         let mut course = self.course();
         course.radii[place] = answer.radius;
         course.answers[place] = Some(answer);
@@ -419,8 +537,8 @@ impl Job {
         if course.state.is_over() {
             return Ok(());
         }
-        let text = serde_json::to_vec(&Ended { state, error: error.clone() }).map_err(Problem::internal)?;
-        atomic::write(&self.folder.join(ENDED), &text).map_err(Problem::internal)?;
+        let ended = Ended { state, error: error.clone() };
+        write(&self.folder, ENDED, &ended).map_err(|error| Problem::not_written(&error))?;
         course.state = state;
         course.error = error;
         let ticket = course.ticket.clone();
@@ -449,6 +567,7 @@ impl Job {
             pictures: self.request.pictures,
             done: course.answers.iter().flatten().count(),
             created: self.request.created,
+            error: course.error.clone(),
         }
     }
 
@@ -478,14 +597,31 @@ impl Job {
     }
 }
 
-/// A JSON file; `None` if it is not there.
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", path.display()));
-    match fs::read(path) {
-        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| named(error.into())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(named(error)),
+/// Writes JSON with its digest below.
+fn write(folder: &Path, name: &str, content: &impl Serialize) -> Result<(), WriteError> {
+    let path = folder.join(name);
+    let json = serde_json::to_string(content).map_err(|error| WriteError::new(&path, error.into()))?;
+    atomic::write(&path, format!("{json}\n{}\n", Digest::of_bytes(json.as_bytes())).as_bytes())
+}
+
+/// What [`write`] wrote; `None` if it is not there, and in words what is wrong with it.
+fn read<T: serde::de::DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, String> {
+    let text = match fs::read_to_string(folder.join(name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|error| format!("{name} cannot be read: {error}"))?,
+    };
+    // Files of before there were digests are one line without an end.
+    let (json, digest) = text.split_once('\n').unwrap_or((&text, ""));
+    if !digest.is_empty() && digest.trim_end() != Digest::of_bytes(json.as_bytes()).to_string() {
+        return Err(format!("{name} was changed after it had been written: its sha256 differs"));
     }
+    serde_json::from_str(json).map(Some).map_err(|error| format!("{name} cannot be read: {error}"))
+}
+
+/// Makes the folder if it is not there, and keeps other services out of it.
+fn lock(folder: &Path) -> Result<FolderLock, LockError> {
+    create_private(folder).map_err(|error| WriteError::new(folder, error))?;
+    FolderLock::take(folder)
 }
 
 /// Removes what is left of a job that was never accepted; a folder with anything else in it is not ours.

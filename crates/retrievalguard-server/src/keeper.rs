@@ -4,16 +4,20 @@
 //! the snapshot that the next query gets. The plain retriever's gallery, the same items embedded without noise, is kept
 //! beside it: an encoder that was trained with noise gives a clean picture another embedding, so held against the stored
 //! means the plain retriever would look worse than it is.
+//!
+//! A gallery that cannot be written to, or shall not be, is read once and served as it is.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use retrievalguard::gallery::{Gallery, NewItem};
+use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::live::{self, Edit, EditError, LiveGallery};
-use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
+use retrievalguard::storage::manifest::{GalleryDirectory, Provenance, StorageError};
 use retrievalguard_encoder::dataset::{PictureSource, Record, Role};
 use retrievalguard_encoder::pipeline::data_set_digest;
 
@@ -25,6 +29,9 @@ const WAITING: usize = 64;
 
 /// Largest gallery whose pictures are embedded once more for the plain retriever.
 const MOST_PLAIN: usize = 20_000;
+
+/// Longest that the anchor of the journal waits for a pause between writes.
+const UNSETTLED: Duration = Duration::from_secs(1);
 
 /// Embeddings of clean pictures, by identity.
 type Clean = HashMap<String, Vec<f32>>;
@@ -38,8 +45,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    fn new(live: &LiveGallery, clean: Option<&Clean>) -> Self {
-        let stored = live.snapshot();
+    fn new(stored: Arc<live::Snapshot>, clean: Option<&Clean>) -> Self {
         Self {
             provenance: stored.provenance(),
             version: stored.version().to_string(),
@@ -153,17 +159,83 @@ pub(crate) struct Keeper {
     orders: Mutex<Option<SyncSender<(Order, Reply)>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     directory: PathBuf,
+    read_only: Option<ReadOnly>,
+}
+
+/// Why nothing is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadOnly {
+    /// It was asked for.
+    Asked,
+    /// The disk or the directory does not admit it.
+    Disk,
+}
+
+/// The gallery as it is held: open for writing, or as it was read.
+enum Held {
+    Live(Box<LiveGallery>),
+    Fixed(Arc<live::Snapshot>),
+}
+
+impl Held {
+    /// Opens a gallery for writing, if that is wanted and possible.
+    fn open(directory: &Path, read_only: bool) -> Result<(Self, Option<ReadOnly>), OpenError> {
+        let fixed = || Ok::<_, OpenError>(Self::Fixed(Arc::new(live::Snapshot::read(directory)?)));
+        if read_only {
+            return Ok((fixed()?, Some(ReadOnly::Asked)));
+        }
+        match LiveGallery::open(directory) {
+            Ok(live) => Ok((Self::Live(Box::new(live)), None)),
+            Err(StorageError::Write(error @ WriteError::ReadOnly { .. })) => {
+                tracing::warn!(cause = %error, "the gallery cannot be written to and is served read-only");
+                Ok((fixed()?, Some(ReadOnly::Disk)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn snapshot(&self) -> Arc<live::Snapshot> {
+        match self {
+            Self::Live(live) => live.snapshot(),
+            Self::Fixed(stored) => Arc::clone(stored),
+        }
+    }
+
+    fn store_picture(&self, bytes: &[u8], format: &str) -> Result<String, Problem> {
+        match self {
+            Self::Live(live) => {
+                live.store_picture(bytes, format).map_err(|error| Problem::not_stored(&error))
+            }
+            Self::Fixed(_) => Err(Problem::read_only("the gallery is served read-only")),
+        }
+    }
+
+    fn write(&mut self, edits: Vec<Edit>) -> Result<Vec<Result<(), EditError>>, Problem> {
+        match self {
+            Self::Live(live) => live.write(edits).map_err(|error| Problem::not_stored(&error)),
+            Self::Fixed(_) => Err(Problem::read_only("the gallery is served read-only")),
+        }
+    }
+
+    /// Brings what the journal is held against to the disk.
+    fn settle(&mut self) {
+        if let Self::Live(live) = self
+            && let Err(error) = live.settle()
+        {
+            tracing::warn!(cause = %error, "the anchor of the writes is behind");
+        }
+    }
 }
 
 impl Keeper {
-    pub(crate) fn open(directory: &Path) -> Result<Self, OpenError> {
-        let live = LiveGallery::open(directory)?;
-        let snapshot = Arc::new(Snapshot::new(&live, None));
+    pub(crate) fn open(directory: &Path, read_only: bool) -> Result<Self, OpenError> {
+        let (held, read_only) = Held::open(directory, read_only)?;
+        let snapshot = Arc::new(Snapshot::new(held.snapshot(), None));
         let shown =
             Arc::new(Shown { snapshot: RwLock::new(snapshot), plain: Mutex::new(PlainState::Preparing) });
         let (orders, receiver) = sync_channel(WAITING);
         let plain = PlainState::Preparing;
-        let writer = Writer { live, clean: Clean::new(), plain, shown: Arc::clone(&shown) };
+        let writer = Writer { held, clean: Clean::new(), plain, shown: Arc::clone(&shown) };
         let thread =
             std::thread::Builder::new().name("gallery".to_owned()).spawn(move || writer.run(&receiver));
         Ok(Self {
@@ -171,7 +243,26 @@ impl Keeper {
             orders: Mutex::new(Some(orders)),
             thread: Mutex::new(Some(thread.map_err(OpenError::Threads)?)),
             directory: directory.to_owned(),
+            read_only,
         })
+    }
+
+    /// Whether nothing is written, and why.
+    pub(crate) fn read_only(&self) -> Option<ReadOnly> {
+        self.read_only
+    }
+
+    /// Refuses writes to a gallery that is served read-only.
+    pub(crate) fn check_writable(&self) -> Result<(), Problem> {
+        match self.read_only {
+            None => Ok(()),
+            Some(ReadOnly::Asked) => {
+                Err(Problem::read_only("the gallery is served read-only, as the service was asked to"))
+            }
+            Some(ReadOnly::Disk) => Err(Problem::read_only(
+                "the gallery lies where the service cannot write, so it is served read-only",
+            )),
+        }
     }
 
     /// The gallery as it is at this moment.
@@ -264,7 +355,7 @@ impl Keeper {
 
 /// The thread that writes.
 struct Writer {
-    live: LiveGallery,
+    held: Held,
     clean: Clean,
     /// Whether `clean` has all items, will have them, or is not needed.
     plain: PlainState,
@@ -273,7 +364,18 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, orders: &Receiver<(Order, Reply)>) {
-        while let Ok(first) = orders.recv() {
+        let mut settled = Instant::now();
+        loop {
+            let first = match orders.try_recv() {
+                Ok(first) => first,
+                Err(_) => {
+                    // The writes are on the disk and answered; what they are held against follows in a pause.
+                    self.held.settle();
+                    settled = Instant::now();
+                    let Ok(first) = orders.recv() else { return };
+                    first
+                }
+            };
             // Whatever else has come meanwhile goes to the disk by the same sync.
             let mut together = vec![first];
             while together.len() < WAITING
@@ -282,6 +384,10 @@ impl Writer {
                 together.push(next);
             }
             self.carry_out(together);
+            if settled.elapsed() > UNSETTLED {
+                self.held.settle();
+                settled = Instant::now();
+            }
         }
     }
 
@@ -290,20 +396,17 @@ impl Writer {
         for (order, reply) in together {
             match order {
                 Order::Plain(clean) => self.take_clean(clean, &reply),
-                Order::Add(addition) => {
-                    let stored = self.live.store_picture(&addition.picture, addition.format);
-                    match stored {
-                        Ok(path) => {
-                            let Addition { identity, label, vector, clean, .. } = addition;
-                            asked.push((reply, 0, Change::Added { identity: identity.clone(), clean }));
-                            let item = NewItem { identity, label, vector };
-                            edits.push(Edit::Add { item, path: Some(path) });
-                        }
-                        Err(error) => answer(&reply, Err(Problem::internal(error))),
+                Order::Add(addition) => match self.held.store_picture(&addition.picture, addition.format) {
+                    Ok(path) => {
+                        let Addition { identity, label, vector, clean, .. } = addition;
+                        asked.push((reply, 0, Change::Added { identity: identity.clone(), clean }));
+                        let item = NewItem { identity, label, vector };
+                        edits.push(Edit::Add { item, path: Some(path) });
                     }
-                }
+                    Err(problem) => answer(&reply, Err(problem)),
+                },
                 Order::Remove(identity) => {
-                    let rows = self.live.snapshot().gallery().rows_of(&identity).len();
+                    let rows = self.held.snapshot().gallery().rows_of(&identity).len();
                     asked.push((reply, rows, Change::Removed { identity: identity.clone() }));
                     edits.push(Edit::Remove { identity });
                 }
@@ -312,7 +415,7 @@ impl Writer {
         if edits.is_empty() {
             return self.show();
         }
-        match self.live.write(edits) {
+        match self.held.write(edits) {
             Ok(outcomes) => {
                 for (outcome, (_, _, change)) in outcomes.iter().zip(&asked) {
                     match (outcome, change) {
@@ -326,16 +429,13 @@ impl Writer {
                     }
                 }
                 self.show();
-                let version = self.live.version().to_string();
+                let version = self.held.snapshot().version().to_string();
                 for (outcome, (reply, rows, _)) in outcomes.into_iter().zip(asked) {
                     let written = || Written { version: version.clone(), rows };
                     answer(&reply, outcome.map(|()| written()).map_err(refused));
                 }
             }
-            Err(error) => {
-                let problem = Problem::internal(error);
-                asked.iter().for_each(|(reply, ..)| answer(reply, Err(problem.clone())));
-            }
+            Err(problem) => asked.iter().for_each(|(reply, ..)| answer(reply, Err(problem.clone()))),
         }
     }
 
@@ -355,13 +455,13 @@ impl Writer {
         };
         self.plain = state;
         *self.shown.plain.lock().unwrap_or_else(PoisonError::into_inner) = state;
-        answer(reply, Ok(Written { version: self.live.version().to_string(), rows: 0 }));
+        answer(reply, Ok(Written { version: self.held.snapshot().version().to_string(), rows: 0 }));
     }
 
     /// Shows the gallery as it is now.
     fn show(&mut self) {
         let own = self.plain == PlainState::Own;
-        let snapshot = Arc::new(Snapshot::new(&self.live, own.then_some(&self.clean)));
+        let snapshot = Arc::new(Snapshot::new(self.held.snapshot(), own.then_some(&self.clean)));
         if own && snapshot.plain.is_none() {
             self.plain = PlainState::Stored;
             *self.shown.plain.lock().unwrap_or_else(PoisonError::into_inner) = PlainState::Stored;

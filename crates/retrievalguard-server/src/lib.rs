@@ -10,6 +10,7 @@ mod admission;
 mod answer;
 mod api;
 mod course;
+mod doorway;
 mod form;
 mod jobs;
 mod keeper;
@@ -18,6 +19,7 @@ mod page;
 mod perturbation;
 mod problem;
 pub mod scheduler;
+mod search;
 mod service;
 mod serving;
 mod settings;
@@ -33,7 +35,7 @@ pub use access::{Role, TokenError, Tokens};
 pub use api::document;
 pub use service::SharedSlopes;
 pub use serving::{Serving, Stop};
-pub use settings::{Limits, Settings};
+pub use settings::{LimitError, Limits, Settings};
 
 /// Why a service cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +55,15 @@ pub enum OpenError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// What is to be allowed is no name.
+    #[error("`{found}` is to be allowed as a host, wanted a name or an address, without a port")]
+    Host {
+        /// What was given.
+        found: String,
+    },
+    /// A limit is none.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     /// A thread could not be started.
     #[error("a thread could not be started")]
     Threads(#[source] io::Error),

@@ -26,6 +26,7 @@ pub(crate) struct Metrics {
     passes: Counter,
     batches: Counter,
     shared_batches: Counter,
+    turned_away: Counter,
     backlog: Gauge,
     inside: Gauge,
     items: Gauge,
@@ -71,6 +72,12 @@ impl Metrics {
             "Calls shared by several queries",
             shared_batches.clone(),
         );
+        let turned_away = Counter::default();
+        registry.register(
+            "connections_turned_away",
+            "Connections of clients that had too many",
+            turned_away.clone(),
+        );
         let [backlog, inside, items, jobs] = [(); 4].map(|()| Gauge::default());
         registry.register("encoder_backlog", "Passes that wait for the encoder", backlog.clone());
         registry.register("requests_inside", "Requests that are being answered", inside.clone());
@@ -86,6 +93,7 @@ impl Metrics {
             passes,
             batches,
             shared_batches,
+            turned_away,
             backlog,
             inside,
             items,
@@ -98,6 +106,11 @@ impl Metrics {
         let labels = vec![("method", method.to_owned()), route.clone(), ("status", status.to_string())];
         self.requests.get_or_create(&labels).inc();
         self.seconds.get_or_create(&vec![route]).observe(time.as_secs_f64());
+    }
+
+    /// A client had too many connections.
+    pub(crate) fn turned_away(&self) {
+        self.turned_away.inc();
     }
 
     pub(crate) fn answer(&self, answer: &Answer) {

@@ -3,6 +3,8 @@
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use retrievalguard::certificate::CertificateError;
+use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::manifest::StorageError;
 use retrievalguard_encoder::picture::PictureError;
 use retrievalguard_encoder::pipeline::PipelineError;
 use serde::Serialize;
@@ -73,6 +75,38 @@ impl Problem {
         tracing::error!(cause = %cause, "internal error");
         let message = "the service failed; its log says why, under this request id";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    }
+
+    /// Something could not be brought to the disk, so it did not happen; the cause goes to the log.
+    pub(crate) fn not_written(error: &WriteError) -> Self {
+        let cause = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+        let cause: Vec<String> = cause.map(ToString::to_string).collect();
+        match error {
+            WriteError::DiskFull { .. } | WriteError::SizeLimit { .. } => {
+                tracing::error!(cause = cause.join(": "), "no room on the disk");
+                let message = "the service has no room left on its disk, so nothing was changed; what it holds can be asked as before";
+                let problem = Self::new(StatusCode::INSUFFICIENT_STORAGE, "insufficient_storage", message);
+                Self { retry_after: Some(60), ..problem }
+            }
+            WriteError::ReadOnly { .. } => {
+                tracing::error!(cause = cause.join(": "), "the disk cannot be written to");
+                Self::read_only("the disk of the service cannot be written to, so nothing was changed")
+            }
+            other => Self::internal(other),
+        }
+    }
+
+    /// Like [`Problem::not_written`], for a gallery.
+    pub(crate) fn not_stored(error: &StorageError) -> Self {
+        match error {
+            StorageError::Write(error) => Self::not_written(error),
+            other => Self::internal(other),
+        }
+    }
+
+    /// The service may read only.
+    pub(crate) fn read_only(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "service_read_only", message)
     }
 
     pub(crate) fn body(&self, request_id: &str) -> ErrorBody {

@@ -5,16 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use retrievalguard::attack::{
-    Against, AttackError, Attacker, BlackBox, Cloud, Effort, Judging, Mode, Pixels, Slopes,
-};
+use hyper::StatusCode;
+use retrievalguard::attack::Slopes;
 use retrievalguard::certificate::{CertificateName, Certifier};
-use retrievalguard::gallery::{Positives, Question};
 use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::SeedRecord;
-use retrievalguard::{Alpha, Embedder, EmbedderFailure, Picture, SampleCount, Seed, Smoother};
+use retrievalguard::{Embedder, Picture, Seed, Smoother};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::{PictureFormat, PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{check_gallery, input_values};
@@ -26,52 +24,14 @@ use crate::course::{Ask, Course, News, Permits};
 use crate::jobs::{Job, JobState, Jobs};
 use crate::keeper::{Addition, Keeper, Snapshot, Written};
 use crate::metrics::{Metrics, Readings};
-use crate::perturbation::{Perturbation, Store, Target};
+use crate::perturbation::{Perturbation, Store};
 use crate::problem::Problem;
-use crate::scheduler::{PassError, Prepared, Scheduler, Ticket};
+use crate::scheduler::{Prepared, Scheduler, Ticket};
 use crate::settings::{Guarantees, Settings};
 use crate::{OpenError, secret_seed};
 
-/// Halvings of the interval in which the smoothed retriever changes; each takes a pilot.
-const SMOOTHED_HALVINGS: u32 = 6;
-
-/// Sizes at which a search looks, as shares of the one that was asked for.
-const SIZES: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
-
-/// Steps, restarts and noisy copies per step of a search at one size.
-fn effort(mode: Mode) -> (u32, u32, u32) {
-    match mode {
-        Mode::WhiteBox => (40, 3, 32),
-        Mode::BlackBox => (40, 1, 128),
-    }
-}
-
-/// Slopes that are counted, and not had any more once their search is called off.
-struct WatchedSlopes<'a> {
-    slopes: &'a dyn Slopes,
-    ticket: &'a Ticket,
-}
-
-impl Slopes for WatchedSlopes<'_> {
-    fn mode(&self) -> Mode {
-        self.slopes.mode()
-    }
-
-    fn slope(
-        &self,
-        cloud: &Cloud<'_>,
-        towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
-    ) -> Result<Vec<f64>, EmbedderFailure> {
-        if self.ticket.is_cancelled() {
-            return Err(PassError::Cancelled.into());
-        }
-        // Estimated slopes are passes through the line, which counts them itself.
-        if self.mode() == Mode::WhiteBox {
-            self.ticket.charge((cloud.copies.len() / cloud.centre.len().max(1)) as u64);
-        }
-        self.slopes.slope(cloud, towards)
-    }
-}
+/// Longest that a job waits for room on the disk before it is tried again.
+const FULL_DISK: Duration = Duration::from_secs(10);
 
 /// Slopes that the search for perturbations may use.
 pub type SharedSlopes = Arc<dyn Slopes + Send + Sync>;
@@ -81,7 +41,7 @@ pub(crate) struct Service {
     pub(crate) settings: Settings,
     pub(crate) guarantees: Guarantees,
     pub(crate) embedder: Arc<OnnxEmbedder>,
-    slopes: Option<SharedSlopes>,
+    pub(crate) slopes: Option<SharedSlopes>,
     pub(crate) scheduler: Scheduler,
     pub(crate) keeper: Keeper,
     pub(crate) admission: Arc<Admission>,
@@ -105,10 +65,11 @@ impl Service {
         slopes: Option<SharedSlopes>,
     ) -> Result<Arc<Self>, OpenError> {
         let name = settings.gallery.display().to_string();
-        let keeper = Keeper::open(&settings.gallery)?;
+        let keeper = Keeper::open(&settings.gallery, settings.read_only)?;
         check_gallery(&keeper.current().to_directory(), &name, &embedder, settings.sigma)?;
-        let jobs = Jobs::open(&settings.jobs, settings.limits.jobs, settings.pilot)
-            .map_err(|source| OpenError::Jobs { path: settings.jobs.clone(), source })?;
+        let place = settings.jobs.as_deref();
+        let jobs = Jobs::open(place, settings.limits.jobs, settings.pilot)
+            .map_err(|source| OpenError::Jobs { path: settings.jobs.clone().unwrap_or_default(), source })?;
         let scheduler = Scheduler::start(
             Arc::clone(&embedder) as Arc<dyn Embedder + Send + Sync>,
             settings.threads,
@@ -275,125 +236,6 @@ impl Service {
         self.keeper.add(Addition { identity, label, vector, clean, picture: bytes.to_vec(), format })
     }
 
-    /// Looks for a direction in which a retriever changes its mind.
-    pub(crate) fn search(
-        &self,
-        target: Target,
-        picture: &Arc<Prepared>,
-        label: &str,
-        size: f64,
-        ticket: &Ticket,
-    ) -> Result<(Vec<f64>, Option<f64>), Problem> {
-        let snapshot = self.keeper.current();
-        let gallery = snapshot.gallery();
-        let Some(wanted) = gallery.label_named(label) else {
-            return Err(Problem::unprocessable(format!("the gallery has no label `{label}`")));
-        };
-        let question = Question::new(Positives::Label(wanted), vec![]);
-        let queued = ticket.embedder();
-        let black_box = BlackBox::new(&queued);
-        let slopes: &dyn Slopes = match &self.slopes {
-            Some(slopes) => slopes.as_ref(),
-            None => &black_box,
-        };
-        let watched = WatchedSlopes { slopes, ticket };
-        let (steps, restarts, noise) = effort(slopes.mode());
-        let effort = Effort { steps, restarts, noise, pixels: Pixels::Free };
-        // Nothing is judged here: what the search finds is looked at by both retrievers afterwards.
-        let few = SampleCount::new(1).expect("one is a sample count");
-        let alpha = Alpha::new(0.5).expect("a half is a probability");
-        let judging = Judging { alpha, pilot: few, samples: few, refinements: 0 };
-        let seed = secret_seed().map_err(Problem::internal)?;
-        let attacker =
-            Attacker::new((&queued, &watched), gallery, self.settings.sigma, seed, effort, judging)
-                .excess(self.settings.excess);
-        let attacker = match snapshot.plain() {
-            Some(plain) => attacker.plain_gallery(plain),
-            None => attacker,
-        };
-        let against = match target {
-            Target::Plain => Against::Plain,
-            Target::Smoothed => Against::Smoothed,
-        };
-        let asked = Picture { identity: &picture.identity, pixels: &picture.pixels };
-        let failed = |error: AttackError| {
-            if ticket.is_cancelled() {
-                PassError::Cancelled.into()
-            } else {
-                Problem::unprocessable(error.to_string())
-            }
-        };
-        // The smallest size at which something is found gives the direction that breaks soonest.
-        let mut found = attacker.perturb(against, &asked, &question, SIZES[0] * size).map_err(failed)?;
-        for share in &SIZES[1..] {
-            if found.margin <= 0.0 {
-                break;
-            }
-            found = attacker.perturb(against, &asked, &question, share * size).map_err(failed)?;
-        }
-        let shift: Vec<f64> = found
-            .pixels
-            .iter()
-            .zip(&picture.pixels)
-            .map(|(&there, &here)| f64::from(there) - f64::from(here))
-            .collect();
-        let broken_at = match target {
-            Target::Plain => attacker.smallest_break(&asked, &question, &found).map_err(failed)?,
-            Target::Smoothed => None,
-        };
-        let mut broken_at = broken_at.map(|broken| broken.norm);
-        if target == Target::Smoothed {
-            broken_at = self.smoothed_break(picture, &shift, found.norm, label, ticket)?;
-        }
-        Ok((shift, broken_at))
-    }
-
-    /// The smallest size along a shift at which the smoothed retriever is seen to change, by pilots alone.
-    fn smoothed_break(
-        &self,
-        picture: &Arc<Prepared>,
-        shift: &[f64],
-        norm: f64,
-        label: &str,
-        ticket: &Ticket,
-    ) -> Result<Option<f64>, Problem> {
-        let changed = |share: f64| {
-            let moved = picture
-                .pixels
-                .iter()
-                .zip(shift)
-                .map(|(&pixel, shift)| (f64::from(pixel) + share * shift) as f32);
-            let moved = Prepared { identity: picture.identity.clone(), pixels: moved.collect() };
-            self.check(&moved)?;
-            Ok::<_, Problem>(self.guess(&Arc::new(moved), ticket)? != label)
-        };
-        if !changed(1.0)? {
-            return Ok(None);
-        }
-        let (mut low, mut high) = (0.0, 1.0);
-        for _ in 0..SMOOTHED_HALVINGS {
-            let middle = f64::midpoint(low, high);
-            if changed(middle)? {
-                high = middle;
-            } else {
-                low = middle;
-            }
-        }
-        Ok(Some(high * norm))
-    }
-
-    /// Most passes that a search takes, for its progress.
-    pub(crate) fn expected_passes(&self) -> u64 {
-        let (steps, restarts, noise) = effort(self.search_mode());
-        // Candidates are compared at four moments of each restart.
-        SIZES.len() as u64 * u64::from(restarts * (steps + 4) * noise)
-    }
-
-    /// How directions are searched.
-    pub(crate) fn search_mode(&self) -> Mode {
-        self.slopes.as_ref().map_or(Mode::BlackBox, |slopes| slopes.mode())
-    }
-
     /// The label that the smoothed retriever gives, by a pilot alone.
     pub(crate) fn guess(&self, picture: &Arc<Prepared>, ticket: &Ticket) -> Result<String, Problem> {
         let seed = secret_seed().map_err(Problem::internal)?;
@@ -455,9 +297,13 @@ impl Service {
             if let Err(problem) = result
                 && !job.state().is_over()
             {
-                let over = job.over(JobState::Failed, Some(problem.message));
-                if over.is_err() {
-                    tracing::error!(job = %job.id, "the end of a job could not be kept");
+                let full = problem.status == StatusCode::INSUFFICIENT_STORAGE;
+                // What could not be kept is worked out again, once there is room for it.
+                if full || job.over(JobState::Failed, Some(problem.message)).is_err() {
+                    tracing::error!(job = %job.id, "a job could not be kept and waits for room on the disk");
+                    job.put_back();
+                    self.jobs.pause(FULL_DISK);
+                    continue;
                 }
             }
             tracing::info!(job = %job.id, state = ?job.state(), "job ends");
@@ -466,7 +312,7 @@ impl Service {
 
     fn run_job(&self, job: &Job, ticket: &Ticket) -> Result<(), Problem> {
         while let Some(place) = job.open_picture() {
-            let bytes = job.picture(place).map_err(Problem::internal)?;
+            let bytes = job.picture(place)?;
             let name = format!("{}-{place}", job.id);
             let (picture, picture_hash) = self.prepare(&name, &bytes)?;
             let ask = Ask {

@@ -17,18 +17,23 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Sleep;
 use tower_service::Service as _;
 
+use crate::access::is_host_name;
+use crate::doorway::{Counted, Doorway, Running};
 use crate::service::{Service, SharedSlopes};
 use crate::{OpenError, Settings, api};
 
-/// Longest that a client may take to send the head of a request.
+/// Longest that a client may take to send the head of a request, and that a connection may lie idle.
 const HEAD: Duration = Duration::from_secs(10);
 
 /// Longest that a client may take nothing of what is sent to it.
 const TAKING: Duration = Duration::from_secs(30);
+
+/// Longest that the last words of given up requests, and closing their connections, may take.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Threads that move bytes; the work is done elsewhere.
 const THREADS: usize = 2;
@@ -62,6 +67,10 @@ impl Serving {
         if !address.ip().is_loopback() && settings.tokens.is_empty() {
             return Err(OpenError::Unguarded { address: address.to_string() });
         }
+        settings.check()?;
+        if let Some(found) = settings.hosts.iter().find(|host| !is_host_name(host)) {
+            return Err(OpenError::Host { found: found.clone() });
+        }
         let failed = |source| OpenError::Listen { address: address.to_string(), source };
         let listener = std::net::TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
@@ -80,58 +89,100 @@ impl Serving {
     }
 
     /// Answers requests until it is stopped.
+    ///
+    /// From then on new requests are refused, and told so, while those that are being answered have their time.
     pub fn run(self) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("connections")
             .enable_all()
             .build()?;
-        let result = runtime.block_on(self.accept());
+        let service = Arc::clone(&self.service);
+        let result = runtime.block_on(self.serve());
         // Threads that nobody waits for any more end with the scheduler.
-        self.service.close();
-        runtime.shutdown_timeout(Duration::from_secs(5));
+        service.close();
+        runtime.shutdown_timeout(LAST_WORDS);
         result
     }
 
-    async fn accept(&self) -> io::Result<()> {
-        let listener = TcpListener::from_std(self.listener.try_clone()?)?;
-        let router = api::router(&self.service);
-        let most = self.service.settings.limits.connections;
-        let places = Arc::new(Semaphore::new(most));
-        let mut stopping = self.stop.0.subscribe();
-        loop {
-            // A place first: beyond the limit, connections wait in the operating system.
-            let next = async {
-                let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
-                Ok::<_, io::Error>((place, listener.accept().await?))
-            };
-            let accepted = tokio::select! {
-                accepted = next => accepted,
-                _ = stopping.wait_for(|stop| *stop) => break,
-            };
-            match accepted {
-                Ok((place, (stream, address))) => {
-                    let (router, stopping) = (router.clone(), self.stop.0.subscribe());
-                    tokio::spawn(async move {
-                        connection(stream, address, router, stopping).await;
-                        drop(place);
-                    });
-                }
-                Err(error) => {
-                    // For want of file descriptors, most often; others will be given back.
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
+    async fn serve(self) -> io::Result<()> {
+        let Self { service, listener, stop } = self;
+        let listener = TcpListener::from_std(listener)?;
+        let limits = &service.settings.limits;
+        let places = u32::try_from(limits.connections).unwrap_or(u32::MAX);
+        let doorway = Arc::new(Doorway::new(places, limits.connections_per_client));
+        let (running, end) = (Running::default(), watch::Sender::new(false));
+        let mut stopping = stop.0.subscribe();
+        let lasting = async {
+            // An error means that nobody can stop it any more.
+            if stopping.wait_for(|stop| *stop).await.is_err() {
+                std::future::pending::<()>().await;
             }
+            wind_up(&service, &running).await;
+        };
+        // Connections are accepted to the end: a client is told that the service ends, not left waiting.
+        tokio::select! {
+            never = accept(&listener, &service, &doorway, &running, &end) => match never {},
+            () = lasting => {}
         }
         drop(listener);
-        tracing::info!("stopping: no new requests");
-        self.service.begin_closing();
-        let everyone = places.acquire_many(u32::try_from(most).unwrap_or(u32::MAX));
-        if tokio::time::timeout(self.service.settings.grace, everyone).await.is_err() {
-            tracing::warn!("some requests did not end in time and are given up");
+        end.send_replace(true);
+        if tokio::time::timeout(LAST_WORDS, doorway.empty()).await.is_err() {
+            tracing::warn!("some connections did not close in time");
         }
         Ok(())
+    }
+}
+
+/// Refuses what is new and waits for what is being answered; what takes too long is given up and told so.
+async fn wind_up(service: &Arc<Service>, running: &Running) {
+    tracing::info!("stopping: no new requests");
+    service.begin_closing();
+    if tokio::time::timeout(service.settings.grace, running.none()).await.is_ok() {
+        return;
+    }
+    tracing::warn!("some requests did not end in time and are given up");
+    let own = Arc::clone(service);
+    let given_up = tokio::task::spawn_blocking(move || own.scheduler.close());
+    if tokio::time::timeout(LAST_WORDS, running.none()).await.is_err() {
+        tracing::warn!("some clients did not take the end of their answers");
+    }
+    // It ends with the batches that are being run; whoever waited for them is gone.
+    drop(given_up);
+}
+
+/// Lets connections in, for as long as it is asked to.
+async fn accept(
+    listener: &TcpListener,
+    service: &Arc<Service>,
+    doorway: &Arc<Doorway>,
+    running: &Running,
+    end: &watch::Sender<bool>,
+) -> Infallible {
+    let router = api::router(service);
+    loop {
+        let place = doorway.place().await;
+        match listener.accept().await {
+            Ok((stream, address)) => match doorway.enter(place, address.ip()) {
+                Some(guest) => {
+                    let (router, service) = (router.clone(), Arc::clone(service));
+                    let (running, ending) = (running.clone(), end.subscribe());
+                    tokio::spawn(async move {
+                        connection(stream, address, (router, service, running), ending).await;
+                        drop(guest);
+                    });
+                }
+                None => {
+                    service.metrics.turned_away();
+                    doorway.turn_away(stream);
+                }
+            },
+            Err(error) => {
+                // For want of file descriptors, most often; others will be given back.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
     }
 }
 
@@ -210,28 +261,33 @@ impl hyper::rt::Write for Impatient {
 async fn connection(
     stream: TcpStream,
     address: SocketAddr,
-    router: Router,
-    mut stopping: watch::Receiver<bool>,
+    (router, service, running): (Router, Arc<Service>, Running),
+    mut ending: watch::Receiver<bool>,
 ) {
     // Events are small and late ones are useless.
     let _ = stream.set_nodelay(true);
     let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(address));
         let mut router = router.clone();
-        async move { Ok::<_, Infallible>(router.call(request).await.unwrap_or_else(|never| match never {})) }
+        // What is refused because the service ends does not keep it from ending.
+        let counted = (!service.is_closing()).then(|| running.enter());
+        async move {
+            let response = router.call(request).await.unwrap_or_else(|never| match never {});
+            Ok::<_, Infallible>(response.map(|body| Counted { body, _request: counted }))
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .serve_connection(Impatient::new(TokioIo::new(stream)), answer);
     let mut connection = std::pin::pin!(connection);
-    let stopped = async move {
-        // An error means that nobody can stop the service any more.
-        let _ = stopping.wait_for(|stop| *stop).await;
+    let ended = async move {
+        // An error means that the service is gone.
+        let _ = ending.wait_for(|end| *end).await;
     };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = stopped => {
+        () = ended => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -33,6 +33,51 @@ pub struct Limits {
     pub job_pictures: usize,
     /// Open connections.
     pub connections: usize,
+    /// Of these, connections from one address; whoever has more open is turned away before anything is read.
+    pub connections_per_client: usize,
+    /// Seconds that a search for a perturbation may take.
+    pub search_seconds: u64,
+}
+
+/// A number that no service can keep to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the limit on {name} is {found}, wanted a number from {least} to {most}")]
+pub struct LimitError {
+    /// What is limited.
+    pub name: &'static str,
+    /// The limit.
+    pub found: u64,
+    /// The smallest that makes sense.
+    pub least: u64,
+    /// The largest that can be counted with.
+    pub most: u64,
+}
+
+impl Limits {
+    /// Whether every limit can be kept; times are added to clocks, and counts become semaphores and tables.
+    pub fn check(&self) -> Result<(), LimitError> {
+        const MANY: u64 = 1_000_000;
+        for (name, found, least, most) in [
+            ("the bytes of a body", self.body_bytes as u64, 1, 1 << 40),
+            ("the pixels of a picture", self.pixels, 1, 1 << 40),
+            ("the samples of a query", u64::from(self.samples), 1, u64::from(u32::MAX)),
+            ("the samples of a job", u64::from(self.job_samples), 1, u64::from(u32::MAX)),
+            ("the items of an answer", self.top_k as u64, 1, MANY),
+            ("the seconds of a query", self.seconds, 1, MANY),
+            ("the requests at once", self.queue as u64, 1, MANY),
+            ("the requests of one client", self.per_client as u64, 1, MANY),
+            ("the jobs", self.jobs as u64, 1, MANY),
+            ("the pictures of a job", self.job_pictures as u64, 1, MANY),
+            ("the connections", self.connections as u64, 1, MANY),
+            ("the connections of one client", self.connections_per_client as u64, 1, MANY),
+            ("the seconds of a search", self.search_seconds, 1, MANY),
+        ] {
+            if !(least..=most).contains(&found) {
+                return Err(LimitError { name, found, least, most });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Default for Limits {
@@ -49,6 +94,8 @@ impl Default for Limits {
             jobs: 256,
             job_pictures: 100,
             connections: 1_024,
+            connections_per_client: 256,
+            search_seconds: 20,
         }
     }
 }
@@ -58,8 +105,10 @@ impl Default for Limits {
 pub struct Settings {
     /// The gallery's directory.
     pub gallery: PathBuf,
-    /// Where jobs are kept.
-    pub jobs: PathBuf,
+    /// Whether the gallery is served as it is, without its lock; it is, too, if it cannot be written to.
+    pub read_only: bool,
+    /// Where jobs are kept; without a place there are none.
+    pub jobs: Option<PathBuf>,
     /// Noise level of the queries.
     pub sigma: Sigma,
     /// Probability that an answer's guarantee is wrong.
@@ -78,8 +127,22 @@ pub struct Settings {
     pub limits: Limits,
     /// Who may ask; nobody is asked for a token if there are none.
     pub tokens: Tokens,
+    /// Names beside those of the loopback interface under which the service may be addressed.
+    pub hosts: Vec<String>,
     /// Time that requests have to end when the service does.
     pub grace: Duration,
+}
+
+impl Settings {
+    /// Whether the service can be what is asked of it.
+    pub(crate) fn check(&self) -> Result<(), LimitError> {
+        self.limits.check()?;
+        let (found, most) = (self.grace.as_secs(), 1_000_000);
+        if found > most {
+            return Err(LimitError { name: "the seconds of the end", found, least: 0, most });
+        }
+        Ok(())
+    }
 }
 
 /// What every answer is made under.
@@ -93,4 +156,26 @@ pub(crate) struct Guarantees {
     pub(crate) model: String,
     /// SHA-256 of the contract.
     pub(crate) contract: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_no_clock_or_counter_can_hold_are_refused_by_name() {
+        Limits::default().check().unwrap();
+        let usual = Limits::default();
+        for (limits, name) in [
+            (Limits { seconds: u64::MAX, ..usual }, "the seconds of a query"),
+            (Limits { search_seconds: 0, ..usual }, "the seconds of a search"),
+            (Limits { connections: usize::MAX, ..usual }, "the connections"),
+            (Limits { connections_per_client: 0, ..usual }, "the connections of one client"),
+            (Limits { queue: usize::MAX, ..usual }, "the requests at once"),
+            (Limits { body_bytes: usize::MAX, ..usual }, "the bytes of a body"),
+            (Limits { pixels: 0, ..usual }, "the pixels of a picture"),
+        ] {
+            assert_eq!(limits.check().unwrap_err().name, name);
+        }
+    }
 }

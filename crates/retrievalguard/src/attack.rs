@@ -208,6 +208,7 @@ pub struct Attacker<'a> {
     excess: Excess,
     effort: Effort,
     judging: Judging,
+    over: Option<&'a (dyn Fn() -> bool + Sync)>,
 }
 
 impl<'a> Attacker<'a> {
@@ -222,7 +223,14 @@ impl<'a> Attacker<'a> {
     ) -> Self {
         let plain_gallery = gallery;
         let excess = Excess::Refuse;
-        Self { embedder, slopes, gallery, plain_gallery, sigma, seed, excess, effort, judging }
+        Self { embedder, slopes, gallery, plain_gallery, sigma, seed, excess, effort, judging, over: None }
+    }
+
+    /// Gives searches an end: once `over` says so, no further step is taken and the best of those before counts. One step is
+    /// always taken.
+    #[must_use]
+    pub fn until(self, over: &'a (dyn Fn() -> bool + Sync)) -> Self {
+        Self { over: Some(over), ..self }
     }
 
     /// Sets what happens to embeddings above the norm bound.

@@ -8,6 +8,7 @@ pub mod atomic;
 pub mod digest;
 pub mod journal;
 pub mod live;
+pub mod lock;
 pub mod manifest;
 pub mod npy;
 pub mod sample_cache;

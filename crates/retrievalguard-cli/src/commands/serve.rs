@@ -39,6 +39,9 @@ pub(crate) struct ServeArgs {
     /// Pilot samples, on which the label is chosen
     #[arg(long, default_value = "200")]
     pilot: SampleCount,
+    /// Serve the gallery as it is, without taking its lock; jobs need a folder of their own then
+    #[arg(long)]
+    read_only: bool,
     /// Where jobs are kept; the folder `jobs` in the gallery by default
     #[arg(long, value_name = "DIR")]
     jobs: Option<PathBuf>,
@@ -56,6 +59,9 @@ pub(crate) struct ServeArgs {
     /// File with lines `read TOKEN` and `write TOKEN`; without it nobody is asked
     #[arg(long, value_name = "FILE", help_heading = "Network")]
     tokens: Option<PathBuf>,
+    /// Another name under which the service may be addressed; may be given several times
+    #[arg(long, value_name = "NAME", help_heading = "Network")]
+    allowed_host: Vec<String>,
     /// Seconds that requests have to end when the service does
     #[arg(long, default_value = "30", help_heading = "Network")]
     grace: u64,
@@ -92,6 +98,13 @@ struct LimitArgs {
     /// Open connections
     #[arg(long, default_value = "1024", help_heading = "Limits")]
     connections: NonZeroUsize,
+    /// Of these, connections from one address; a quarter of them by default. Behind a proxy everyone has its address: give as
+    /// many as --connections
+    #[arg(long, help_heading = "Limits")]
+    connections_per_client: Option<NonZeroUsize>,
+    /// Seconds that a search for a perturbation may take
+    #[arg(long, default_value = "20", help_heading = "Limits")]
+    max_search_seconds: NonZeroUsize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -125,7 +138,8 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
     let usual = Limits::default();
     let settings = Settings {
         gallery: gallery.clone(),
-        jobs: arguments.jobs.clone().unwrap_or_else(|| gallery.join("jobs")),
+        read_only: arguments.read_only,
+        jobs: arguments.jobs.clone().or_else(|| (!arguments.read_only).then(|| gallery.join("jobs"))),
         sigma,
         alpha: arguments.alpha,
         pilot: arguments.pilot,
@@ -142,9 +156,14 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
             queue: limits.queue.get(),
             per_client: limits.per_client.map_or(limits.queue.get().div_ceil(2), NonZeroUsize::get),
             connections: limits.connections.get(),
+            connections_per_client: limits
+                .connections_per_client
+                .map_or(limits.connections.get().div_ceil(4), NonZeroUsize::get),
+            search_seconds: limits.max_search_seconds.get() as u64,
             ..usual
         },
         tokens,
+        hosts: arguments.allowed_host.clone(),
         grace: Duration::from_secs(arguments.grace),
     };
     let address = SocketAddr::new(arguments.host, arguments.port);
@@ -173,6 +192,8 @@ fn read_tokens(path: &Path) -> anyhow::Result<Tokens> {
 
 fn start_log(format: LogFormat) {
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    // On a full disk the log is lost, and the complaint about it would be a panic in the middle of an answer.
+    let log = log.log_internal_errors(false);
     match format {
         LogFormat::Json => log.json().flatten_event(true).init(),
         LogFormat::Text => log.with_ansi(false).init(),

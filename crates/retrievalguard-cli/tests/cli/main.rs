@@ -20,6 +20,10 @@ mod samples_file;
 mod sandbox;
 mod serve;
 mod serve_client;
+#[cfg(unix)]
+mod serve_disks;
+#[cfg(unix)]
+mod serve_doors;
 #[cfg(feature = "train")]
 mod train;
 mod workers;

@@ -415,7 +415,10 @@ fn an_orderly_end_answers_what_was_asked_and_takes_nothing_new() {
 #[test]
 fn an_end_is_heard_while_all_connections_are_taken() {
     let sandbox = Sandbox::indexed();
-    let service = Service::start(&sandbox, "--connections 3 --grace 2 --max-job-samples 10000000");
+    let service = Service::start(
+        &sandbox,
+        "--connections 3 --connections-per-client 3 --grace 2 --max-job-samples 10000000",
+    );
     let job = service.post("/v1/jobs?samples=10000000", &query_picture(&sandbox)).expect(202);
     let address = service.url.strip_prefix("http://").unwrap().to_owned();
     let watchers: Vec<TcpStream> = (0..4)
@@ -446,12 +449,59 @@ fn what_is_found_among_the_jobs_is_never_thrown_away() {
     service.kill();
     assert_eq!(sandbox.text(&format!("gallery/jobs/{foreign}/thesis.txt")), "years of work");
     assert!(!sandbox.path(&format!("gallery/jobs/{unfinished}")).exists());
-    // An accepted job that cannot be read stops the service, and stays.
-    let request = format!("gallery/jobs/{}/request.json", job["id"].as_str().unwrap());
+    // An accepted job that cannot be read is shown as it is, and stays.
+    let id = job["id"].as_str().unwrap();
+    let request = format!("gallery/jobs/{id}/request.json");
     sandbox.write(&request, "{");
-    let line = "serve --gallery gallery --model model/convolutional.onnx --engine rten --port 0 --log off";
-    sandbox.run(line).fails(1, &[&request]);
+    let service = Service::start(&sandbox, "--max-job-samples 1000");
+    let listed = service.get("/v1/jobs").expect(200);
+    let (state, reason) = (&listed["jobs"][0]["state"], listed["jobs"][0]["error"].as_str().unwrap());
+    assert!(state == "damaged" && reason.contains("request.json"), "{listed}");
+    let shown = service.get(&format!("/v1/jobs/{id}")).expect(200);
+    assert_eq!((&shown["state"], shown["error"].as_str()), (state, Some(reason)));
+    let watched = events(&service.get(&format!("/v1/jobs/{id}/events")));
+    assert_eq!(watched.last().unwrap().1["state"], "damaged");
+    let refused = service.delete(&format!("/v1/jobs/{id}")).expect(409);
+    assert!(refused["error"]["message"].as_str().unwrap().contains("damaged"), "{refused}");
+    // The others go on, and it is in nobody's way.
+    let other = service.post("/v1/jobs?samples=100", &query_picture(&sandbox)).expect(202);
+    let place = format!("/v1/jobs/{}", other["id"].as_str().unwrap());
+    service.wait_for("the other job", |service| service.get(&place).expect(200)["state"] == "finished");
+    drop(service);
     assert_eq!(sandbox.text(&request), "{");
+    assert!(sandbox.text("log.jsonl").contains("a job is damaged"));
+}
+
+#[test]
+fn what_was_changed_in_the_folder_of_a_job_is_not_answered() {
+    let sandbox = Sandbox::indexed();
+    let service = Service::start(&sandbox, "--log off");
+    let picture = query_picture(&sandbox);
+    let ids: Vec<String> = (0..2)
+        .map(|_| {
+            service.post("/v1/jobs?samples=200", &picture).expect(202)["id"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    for id in &ids {
+        let place = format!("/v1/jobs/{id}");
+        service.wait_for("the job", |service| service.get(&place).expect(200)["state"] == "finished");
+    }
+    service.kill();
+    // A larger radius in an answer, and another picture in a job that is to be done again.
+    let answer = format!("gallery/jobs/{}/answer-0.json", ids[0]);
+    let changed = sandbox.text(&answer).replacen("\"samples\":200", "\"samples\":900", 1);
+    assert_ne!(changed, sandbox.text(&answer));
+    sandbox.write(&answer, changed);
+    std::fs::remove_file(sandbox.path(&format!("gallery/jobs/{}/answer-0.json", ids[1]))).unwrap();
+    sandbox.write(&format!("gallery/jobs/{}/picture-0", ids[1]), sandbox.bytes("pictures/class-2/1.png"));
+    let service = Service::start(&sandbox, "--log off");
+    let shown = service.get(&format!("/v1/jobs/{}", ids[0])).expect(200);
+    assert_eq!(shown["state"], "damaged");
+    assert!(shown["error"].as_str().unwrap().contains("answer-0.json was changed"), "{shown}");
+    let place = format!("/v1/jobs/{}", ids[1]);
+    service.wait_for("the other job", |service| service.get(&place).expect(200)["state"] == "failed");
+    let shown = service.get(&place).expect(200);
+    assert!(shown["error"].as_str().unwrap().contains("not the picture that was sent"), "{shown}");
 }
 
 #[test]
@@ -565,6 +615,39 @@ fn along_a_perturbation_both_retrievers_can_be_looked_at() {
     }
     let progress = service.stream("/v1/perturbations?kind=adversarial", &picture);
     assert_eq!(progress.last().unwrap().0, "done");
+    assert!(noise["statement"].is_null() && noise["searched"].is_null(), "{noise}");
+    assert_eq!(found["searched"]["mode"], "black-box");
+}
+
+#[test]
+fn a_search_ends_in_its_time_and_says_how_little_that_proves() {
+    let sandbox = Sandbox::indexed();
+    let service = Service::start(&sandbox, "--max-seconds 4 --max-search-seconds 3 --pilot 100");
+    let picture = query_picture(&sandbox);
+    // Others keep the encoder busy: the search gets a fraction of its passes.
+    let busy = service.post("/v1/jobs?samples=100000", &picture).expect(202);
+    for against in ["plain", "smoothed"] {
+        let started = Instant::now();
+        // So small that there is nothing to be found.
+        let address = format!("/v1/perturbations?kind=adversarial&against={against}&size=0.000001");
+        let events = service.stream(&address, &picture);
+        assert!(started.elapsed() < Duration::from_secs(4), "{against}: {:?}", started.elapsed());
+        let (name, made) = events.last().unwrap();
+        assert_eq!(name, "done", "{made}");
+        assert!(made["broken_at"].is_null(), "{made}");
+        let statement = made["statement"].as_str().unwrap();
+        for words in ["found nothing", "proves little", "only the encoder's outputs", against] {
+            assert!(statement.contains(words), "`{words}` is not in `{statement}`");
+        }
+        let searched = &made["searched"];
+        assert!(searched["passes"].as_u64().unwrap() > 0 && searched["whole_passes"].as_u64().unwrap() > 0);
+        let (_, progress) = events.iter().find(|(name, _)| name == "progress").unwrap();
+        assert!(progress["most_seconds"].as_f64().unwrap() <= 3.0, "{progress}");
+    }
+    service.post("/v1/perturbations?kind=adversarial&seconds=9", &picture).expect(400);
+    let quick = service.post("/v1/perturbations?kind=adversarial&seconds=1&size=1", &picture).expect(201);
+    assert!(quick["searched"]["seconds"].as_f64().unwrap() < 2.0, "{quick}");
+    service.delete(&format!("/v1/jobs/{}", busy["id"].as_str().unwrap())).expect(204);
 }
 
 #[test]

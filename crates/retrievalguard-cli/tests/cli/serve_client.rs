@@ -61,12 +61,17 @@ impl Service {
     }
 
     pub(crate) fn start_line(sandbox: &Sandbox, line: &str) -> Self {
+        Self::start_by(sandbox, Command::new(env!("CARGO_BIN_EXE_retrievalguard")), line)
+    }
+
+    /// Starts a service by another program that turns into it.
+    pub(crate) fn start_by(sandbox: &Sandbox, mut command: Command, line: &str) -> Self {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(sandbox.path("log.jsonl"))
             .expect("a log can be written in the sandbox");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_retrievalguard"))
+        let mut child = command
             .args(line.split_whitespace())
             .current_dir(sandbox.path("."))
             .stdout(Stdio::piped())
@@ -118,13 +123,34 @@ impl Service {
         self.child.wait().expect("it ends");
     }
 
-    /// Ends it in an orderly way and returns its exit status.
+    /// Asks it to end in an orderly way.
     #[cfg(unix)]
-    pub(crate) fn terminate(mut self) -> Option<i32> {
+    pub(crate) fn ask_to_end(&self) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("kill can be run");
         assert!(sent.success());
+    }
+
+    /// Ends it in an orderly way and returns its exit status.
+    #[cfg(unix)]
+    pub(crate) fn terminate(mut self) -> Option<i32> {
+        self.ask_to_end();
         self.child.wait().expect("it ends").code()
+    }
+
+    /// Host and port.
+    pub(crate) fn address(&self) -> &str {
+        self.url.strip_prefix("http://").expect("an address begins so")
+    }
+
+    /// Sends bytes on a connection of their own and returns everything that comes back until it is closed.
+    pub(crate) fn raw(&self, request: &str) -> String {
+        let mut stream = std::net::TcpStream::connect(self.address()).expect("somebody listens");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit can be set");
+        std::io::Write::write_all(&mut stream, request.as_bytes()).expect("it can be sent");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("the connection is closed in order");
+        String::from_utf8_lossy(&answer).into_owned()
     }
 }
 

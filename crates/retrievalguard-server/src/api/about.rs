@@ -51,6 +51,8 @@ struct AboutGallery {
     samples: Option<u32>,
     /// Changes with every write
     version: String,
+    /// Whether nobody can change it, whatever their token
+    read_only: bool,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -68,6 +70,8 @@ struct AboutLimits {
     job_pictures: usize,
     top_k: usize,
     seconds: u64,
+    /// Seconds that a search for a perturbation may take
+    search_seconds: f64,
     queue: usize,
 }
 
@@ -112,7 +116,7 @@ pub(crate) async fn about(
         version: env!("CARGO_PKG_VERSION"),
         auth: if settings.tokens.is_empty() { "none" } else { "required" },
         may_read: context.role.is_some(),
-        may_write: context.role == Some(Role::Write),
+        may_write: context.role == Some(Role::Write) && service.keeper.read_only().is_none(),
         gallery: AboutGallery {
             name,
             items: gallery.len(),
@@ -124,6 +128,7 @@ pub(crate) async fn about(
             },
             samples: snapshot.provenance().samples,
             version: version.clone(),
+            read_only: service.keeper.read_only().is_some(),
         },
         sigma: settings.sigma.get(),
         alpha: settings.alpha.get(),
@@ -137,6 +142,7 @@ pub(crate) async fn about(
             job_pictures: limits.job_pictures,
             top_k: limits.top_k,
             seconds: limits.seconds,
+            search_seconds: service.search_time().as_secs_f64(),
             queue: limits.queue,
         },
         input: AboutInput { channels, height, width },

@@ -14,7 +14,7 @@ use super::layers::{Context, PathName, empty, enter, path_name};
 use super::query::{KNOWN, QueryParameters, Wishes};
 use super::stream::events_of;
 use crate::access::Role;
-use crate::form::{Form, QueryForm};
+use crate::form::{Form, QueryForm, drain};
 use crate::jobs::{JobReport, JobRequest, JobState, JobSummary, now};
 use crate::problem::{ErrorBody, Problem};
 use crate::secret_seed;
@@ -52,13 +52,14 @@ pub(crate) struct JobList {
          headers(("Location" = String, description = "Where the job can be watched"))),
         (status = 400, description = "A parameter or the form is wrong", body = ErrorBody),
         (status = 401, description = "No known token", body = ErrorBody),
-        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 403, description = "Not from here, or no job can be kept", body = ErrorBody),
         (status = 408, description = "The body came too slowly", body = ErrorBody),
         (status = 413, description = "The body or a picture is too large", body = ErrorBody),
         (status = 415, description = "Not a picture", body = ErrorBody),
         (status = 422, description = "A picture does not fit the encoder", body = ErrorBody),
         (status = 429, description = "Too many requests of this client at once", body = ErrorBody),
         (status = 503, description = "No place for another job, or shutting down", body = ErrorBody),
+        (status = 507, description = "No room on the disk", body = ErrorBody),
     ),
     security((), ("bearer" = [])),
     tag = "jobs"
@@ -68,6 +69,10 @@ pub(crate) async fn accept(
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response, Problem> {
+    if let Err(problem) = service.jobs.check_available() {
+        drain(request).await;
+        return Err(problem);
+    }
     let (place, request) = enter(&service, &context, request).await?;
     let limits = service.settings.limits;
     let form = Form::read(request, &KNOWN, limits.job_pictures, service.settings.limits.body_bytes).await?;
@@ -81,6 +86,7 @@ pub(crate) async fn accept(
         request_id: context.request_id,
         created: now(),
         client: context.client,
+        picture_hashes: Vec::new(),
     };
     let accepted = tokio::task::spawn_blocking(move || {
         // A picture that cannot be read is said so now, not in an hour.
@@ -135,7 +141,11 @@ pub(crate) async fn show(
     State(service): State<Arc<Service>>,
     path: PathName,
 ) -> Result<Json<JobReport>, Problem> {
-    Ok(Json(service.jobs.find(&path_name(path)?)?.report()))
+    let id = path_name(path)?;
+    match service.jobs.damaged(&id) {
+        Some(report) => Ok(Json(report)),
+        None => Ok(Json(service.jobs.find(&id)?.report())),
+    }
 }
 
 /// Call a job off, or forget one that is over
@@ -147,8 +157,10 @@ pub(crate) async fn show(
         (status = 204, description = "Done"),
         (status = 400, description = "The address is not text", body = ErrorBody),
         (status = 401, description = "No known token", body = ErrorBody),
-        (status = 403, description = "Another client's job, or not from here", body = ErrorBody),
+        (status = 403, description = "Another client's job, not from here, or nothing can be written", body = ErrorBody),
         (status = 404, description = "No such job", body = ErrorBody),
+        (status = 409, description = "The job is damaged and kept as it is", body = ErrorBody),
+        (status = 507, description = "No room on the disk", body = ErrorBody),
     ),
     security((), ("bearer" = [])),
     tag = "jobs"
@@ -168,7 +180,8 @@ pub(crate) async fn end(
 
 /// Watch a job
 ///
-/// Events `progress` whenever something changed, then `done` with the job as it ended.
+/// Events `progress` whenever something changed, then `done` with the job as it ended; `error` if the service ends before it,
+/// and the next one goes on with the job.
 #[utoipa::path(
     get,
     path = "/v1/jobs/{id}/events",
@@ -183,8 +196,16 @@ pub(crate) async fn end(
     security((), ("bearer" = [])),
     tag = "jobs"
 )]
-pub(crate) async fn events(State(service): State<Arc<Service>>, path: PathName) -> Result<Response, Problem> {
-    let job = service.jobs.find(&path_name(path)?)?;
+pub(crate) async fn events(
+    State(service): State<Arc<Service>>,
+    Extension(context): Extension<Context>,
+    path: PathName,
+) -> Result<Response, Problem> {
+    let id = path_name(path)?;
+    if let Some(report) = service.jobs.damaged(&id) {
+        return Ok(events_of(async move |teller| teller.tell("done", &report)));
+    }
+    let job = service.jobs.find(&id)?;
     Ok(events_of(async move |teller| {
         let mut watch = job.watch();
         loop {
@@ -195,7 +216,11 @@ pub(crate) async fn events(State(service): State<Arc<Service>>, path: PathName) 
                 teller.tell("done", &job.report());
                 return;
             }
-            if service.is_closing() || watch.changed().await.is_err() {
+            if service.is_closing() {
+                teller.tell("error", &Problem::closing().body(&context.request_id));
+                return;
+            }
+            if watch.changed().await.is_err() {
                 return;
             }
         }

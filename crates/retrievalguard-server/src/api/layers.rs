@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::{Method, StatusCode};
 use tracing::Instrument;
 
-use crate::access::{Role, check_origin, client_key};
+use crate::access::{Role, check_sender, client_key};
 use crate::admission::Place;
 use crate::form::drain;
 use crate::problem::Problem;
@@ -85,6 +85,11 @@ pub(crate) async fn name_and_log(
         headers.insert("x-request-id", value);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // No page elsewhere may show or measure anything of this, whatever its browser sends along.
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+    if service.is_closing() {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     let (status, time) = (response.status().as_u16(), started.elapsed());
     let counted = if KNOWN_METHODS.contains(&method) { method.as_str() } else { "other" };
     service.metrics.request(counted, &route, status, time);
@@ -124,33 +129,34 @@ fn request_id(request: &Request) -> String {
     }
 }
 
-/// Keeps strangers out.
+/// What is answered while the service ends: whether it runs, whether it takes queries, and its numbers.
+const TO_THE_END: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+/// Keeps strangers out, and everyone while the service ends.
 pub(crate) async fn guard(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
-    if service.settings.tokens.is_empty()
-        && let Err(problem) = check_origin(request.method(), request.headers())
-    {
+    if let Err(problem) = admit(&service, &request) {
         drain(request).await;
         return problem.into_response();
     }
-    let path = request.uri().path();
-    let open = !path.starts_with("/v1/") && path != "/metrics" || path == "/v1/about";
-    if !open {
-        let role = if request.method().is_safe() || !path.starts_with("/v1/items") {
-            Role::Read
-        } else {
-            Role::Write
-        };
-        let context = request.extensions().get::<Context>();
-        let allowed = match context {
-            Some(context) => context.require(role),
-            None => Err(Problem::internal("a request has no context")),
-        };
-        if let Err(problem) = allowed {
-            drain(request).await;
-            return problem.into_response();
-        }
-    }
     next.run(request).await
+}
+
+fn admit(service: &Service, request: &Request) -> Result<(), Problem> {
+    let settings = &service.settings;
+    check_sender(request, &settings.tokens, &settings.hosts)?;
+    let path = request.uri().path();
+    if service.is_closing() && !TO_THE_END.contains(&path) {
+        return Err(Problem::closing());
+    }
+    let open = !path.starts_with("/v1/") && path != "/metrics" || path == "/v1/about";
+    if open {
+        return Ok(());
+    }
+    let writes = !request.method().is_safe() && path.starts_with("/v1/items");
+    let role = if writes { Role::Write } else { Role::Read };
+    let context = request.extensions().get::<Context>();
+    context.ok_or_else(|| Problem::internal("a request has no context"))?.require(role)?;
+    if writes { service.keeper.check_writable() } else { Ok(()) }
 }
 
 /// Takes a place for a request; one that is sent away is heard out first.

@@ -23,6 +23,7 @@ use crate::form::{Fields, Form};
 use crate::perturbation::{Kind, Perturbation, Target};
 use crate::problem::{ErrorBody, Problem};
 use crate::scheduler::Ticket;
+use crate::search::Searched;
 use crate::secret_seed;
 use crate::service::Service;
 
@@ -47,6 +48,8 @@ pub(crate) struct PerturbationForm {
     size: Option<f64>,
     /// The answer to defend; the smoothed retriever's own by default
     label: Option<String>,
+    /// Seconds that a search may take; as many as the service allows by default
+    seconds: Option<u32>,
 }
 
 /// How a picture is to be perturbed
@@ -65,6 +68,9 @@ pub(crate) struct PerturbationParameters {
     size: Option<f64>,
     /// The answer to defend; the smoothed retriever's own by default
     label: Option<String>,
+    /// Seconds that a search may take; as many as the service allows by default
+    #[param(minimum = 1)]
+    seconds: Option<u32>,
 }
 
 /// A perturbation that can be looked at
@@ -79,6 +85,10 @@ pub(crate) struct Made {
     broken_at: Option<f64>,
     /// The answer at size zero
     label: String,
+    /// What a search has shown, and what it has not
+    statement: Option<String>,
+    /// How much was searched
+    searched: Option<Searched>,
     milliseconds: f64,
 }
 
@@ -86,12 +96,17 @@ pub(crate) struct Made {
 struct SearchProgress {
     passes: u64,
     expected: u64,
+    /// Seconds so far
+    seconds: f64,
+    /// Seconds after which the search ends with what it has
+    most_seconds: f64,
 }
 
 /// Perturb a picture
 ///
-/// `kind=noise` takes a random direction; `kind=adversarial` searches for one. With `Accept: text/event-stream` the events
-/// are `progress`, then `done` with the perturbation or `error`.
+/// `kind=noise` takes a random direction; `kind=adversarial` searches for one, for `seconds` at most, and then answers with
+/// what came closest. That nothing was found is no proof of anything: the `statement` says how hard it was looked. With `Accept:
+/// text/event-stream` the events are `progress`, then `done` with the perturbation or `error`.
 #[utoipa::path(
     post,
     path = "/v1/perturbations",
@@ -127,9 +142,8 @@ pub(crate) async fn make(
 ) -> Result<Response, Problem> {
     let streamed = wants_events(request.headers());
     let (place, request) = enter(&service, &context, request).await?;
-    let form =
-        Form::read(request, &["kind", "against", "size", "label"], 1, service.settings.limits.body_bytes)
-            .await?;
+    let known = ["kind", "against", "size", "label", "seconds"];
+    let form = Form::read(request, &known, 1, service.settings.limits.body_bytes).await?;
     let kind = match form.fields.word("kind", &["noise", "adversarial"])? {
         Some("adversarial") => Kind::Adversarial,
         _ => Kind::Noise,
@@ -142,6 +156,9 @@ pub(crate) async fn make(
     if size <= 0.0 {
         return Err(Problem::bad_request("parameter `size` is 0, wanted more"));
     }
+    let most = service.search_time();
+    let seconds = form.fields.number("seconds", 1, most.as_secs().max(1))?;
+    let time = seconds.map_or(most, Duration::from_secs).min(most);
     let search = match kind {
         Kind::Noise => None,
         Kind::Adversarial => {
@@ -160,35 +177,49 @@ pub(crate) async fn make(
             Some(label) => label,
             None => own.guess(&picture, ticket)?,
         };
-        let (made, broken_at) = match kind {
+        let (made, found) = match kind {
             Kind::Noise => (own.random_direction(picture, hash, label.clone())?, None),
             Kind::Adversarial => {
-                let (shift, broken_at) = own.search(against, &picture, &label, size, ticket)?;
+                let left = time.saturating_sub(started.elapsed());
+                let mut found = own.search(against, &picture, &label, (size, left), ticket)?;
+                let shift = std::mem::take(&mut found.shift);
                 let made = Perturbation::along(picture, hash, label.clone(), shift);
                 let none =
                     || Problem::unprocessable("the search found no direction that changes the retrieval");
-                (made.ok_or_else(none)?, broken_at)
+                (made.ok_or_else(none)?, Some(found))
             }
         };
         let id = crate::random_name().map_err(Problem::internal)?;
         own.perturbations.keep(id.clone(), made);
         drop((place, search));
-        let against = (kind == Kind::Adversarial).then_some(against);
-        Ok(Made { id, kind, against, size, broken_at, label, milliseconds: milliseconds(started) })
+        Ok(Made {
+            id,
+            kind,
+            against: (kind == Kind::Adversarial).then_some(against),
+            size,
+            broken_at: found.as_ref().and_then(|found| found.broken_at),
+            label,
+            statement: found.as_ref().map(|found| found.statement(against)),
+            searched: found.map(|found| found.searched),
+            milliseconds: milliseconds(started),
+        })
     };
     if !streamed {
         let made = run(&ticket, limit, work).await?;
         return Ok((StatusCode::CREATED, Json(made)).into_response());
     }
-    let expected = service.expected_passes() + u64::from(service.settings.pilot.get());
+    let expected = service.expected_passes(time) + u64::from(service.settings.pilot.get());
     let watched = Arc::clone(&ticket);
     let work = move |ticket: &Ticket, teller: &Teller| {
+        let started = Instant::now();
         let (own, done) = (teller.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
         let ended = Arc::clone(&done);
         let watcher = std::thread::spawn(move || {
             while !ended.load(std::sync::atomic::Ordering::Relaxed) && !watched.is_cancelled() {
                 let passes = watched.served();
-                own.tell("progress", &SearchProgress { passes, expected: expected.max(passes) });
+                let expected = expected.max(passes);
+                let (seconds, most_seconds) = (started.elapsed().as_secs_f64(), time.as_secs_f64());
+                own.tell("progress", &SearchProgress { passes, expected, seconds, most_seconds });
                 std::thread::sleep(Duration::from_millis(200));
             }
         });

@@ -11,7 +11,6 @@ use hyper::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::layers::empty;
 use crate::page;
 use crate::problem::{ErrorBody, Problem};
 use crate::service::Service;
@@ -87,9 +86,6 @@ pub(super) fn undocumented(document: Arc<str>) -> Router<Arc<Service>> {
 
 /// The address exists, but not for this method.
 pub(super) async fn method_not_allowed(request: Request) -> Response {
-    if request.method() == hyper::Method::OPTIONS {
-        return empty(StatusCode::METHOD_NOT_ALLOWED);
-    }
     let method: String = request.method().as_str().chars().take(20).collect();
     let message = format!("{method} cannot be asked of this address");
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).into_response()

@@ -83,20 +83,26 @@ impl<'a> Search<'a> {
         let largest = factors.iter().copied().fold(0.0, f64::max) * self.radius;
         let targets = self.targets()?;
         let mut best: Vec<Option<Perturbation>> = vec![None; factors.len()];
-        for restart in 0..self.attacker.effort.restarts.max(1) {
+        let over = self.attacker.over;
+        let is_over = || over.is_some_and(|over| over());
+        'restarts: for restart in 0..self.attacker.effort.restarts.max(1) {
             let target = restart.checked_sub(1).and_then(|place| targets.get(place as usize)).copied();
             let mut shift = self.start(restart, largest);
             let mut momentum = vec![0.0; shift.len()];
             for step in 0..steps {
                 self.step(&mut shift, &mut momentum, target, (step, steps), largest)?;
                 let done = f64::from(step + 1);
-                if TRIED_AT.iter().any(|part| (part * f64::from(steps)).ceil() == done) {
+                let over = is_over();
+                if over || TRIED_AT.iter().any(|part| (part * f64::from(steps)).ceil() == done) {
                     for (&factor, best) in factors.iter().zip(&mut best) {
                         let found = self.at_norm(&shift, factor * self.radius)?;
                         if best.as_ref().is_none_or(|best| found.margin < best.margin) {
                             *best = Some(found);
                         }
                     }
+                }
+                if over {
+                    break 'restarts;
                 }
             }
         }

@@ -1,0 +1,169 @@
+//! Connections and requests that are open: how many, whose, and when there are none any more.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes};
+use hyper::StatusCode;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::access::client_address;
+use crate::problem::Problem;
+
+/// Places for connections.
+pub(crate) struct Doorway {
+    places: Arc<Semaphore>,
+    most: u32,
+    per_client: usize,
+    by_client: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// A connection that is open.
+pub(crate) struct Guest {
+    doorway: Arc<Doorway>,
+    client: IpAddr,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Doorway {
+    pub(crate) fn new(places: u32, per_client: usize) -> Self {
+        let by_client = Mutex::default();
+        Self { places: Arc::new(Semaphore::new(places as usize)), most: places, per_client, by_client }
+    }
+
+    /// Waits for a place, before anybody is let in: beyond the limit, connections wait in the operating system.
+    pub(crate) async fn place(&self) -> OwnedSemaphorePermit {
+        Arc::clone(&self.places).acquire_owned().await.expect("the places are never closed")
+    }
+
+    /// Gives the place to a client, unless it has too many.
+    pub(crate) fn enter(self: &Arc<Self>, place: OwnedSemaphorePermit, address: IpAddr) -> Option<Guest> {
+        let client = client_address(address);
+        let mut by_client = self.by_client();
+        let own = by_client.entry(client).or_default();
+        if *own >= self.per_client {
+            return None;
+        }
+        *own += 1;
+        drop(by_client);
+        Some(Guest { doorway: Arc::clone(self), client, _place: place })
+    }
+
+    /// Says to a connection that its client has too many of them, without waiting for anything.
+    pub(crate) fn turn_away(&self, stream: TcpStream) {
+        let message =
+            format!("this address has {} connections open, wanted at most as many", self.per_client);
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_connections", message);
+        let id = crate::random_name().unwrap_or_else(|_| "unnamed".to_owned());
+        let body = serde_json::to_string(&problem.body(&id)).unwrap_or_default();
+        let head = format!(
+            "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+             retry-after: 1\r\nx-request-id: {id}\r\ncross-origin-resource-policy: same-origin\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
+        let Ok(mut stream) = stream.into_std() else { return };
+        // The buffers of a fresh connection take this; a client that is gone does not hear it.
+        let _ = stream.write_all((head + &body).as_bytes());
+        let _ = stream.shutdown(Shutdown::Write);
+        // What has come already is taken, or the client would be told of a broken connection instead.
+        let _ = stream.read(&mut [0; 4_096]);
+    }
+
+    /// Waits until every connection is closed.
+    pub(crate) async fn empty(&self) {
+        let _all = self.places.acquire_many(self.most).await;
+    }
+
+    fn by_client(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut by_client = self.doorway.by_client();
+        if let Some(count) = by_client.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                by_client.remove(&self.client);
+            }
+        }
+    }
+}
+
+/// Requests that are being answered.
+#[derive(Clone, Default)]
+pub(crate) struct Running(watch::Sender<usize>);
+
+/// A request, until the last of its answer is on its way.
+pub(crate) struct Request(Running);
+
+impl Running {
+    pub(crate) fn enter(&self) -> Request {
+        self.0.send_modify(|count| *count += 1);
+        Request(self.clone())
+    }
+
+    /// Waits until nothing is being answered.
+    pub(crate) async fn none(&self) {
+        // An error means that nobody can come any more.
+        let _ = self.0.subscribe().wait_for(|count| *count == 0).await;
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// A body whose request counts as being answered while it is sent.
+pub(crate) struct Counted {
+    pub(crate) body: Body,
+    pub(crate) _request: Option<Request>,
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_leaves_places_to_others_and_gets_its_own_back() {
+        let doorway = Arc::new(Doorway::new(5, 2));
+        let place = || Arc::clone(&doorway.places).try_acquire_owned().unwrap();
+        let [first, second] = ["192.0.2.1", "2001:db8::1"].map(|text| text.parse::<IpAddr>().unwrap());
+        let guests = [doorway.enter(place(), first).unwrap(), doorway.enter(place(), first).unwrap()];
+        assert!(doorway.enter(place(), first).is_none());
+        let _other = doorway.enter(place(), second).unwrap();
+        assert_eq!(doorway.places.available_permits(), 2, "whoever is turned away takes no place");
+        drop(guests);
+        assert!(doorway.enter(place(), first).is_some());
+        assert_eq!(doorway.by_client().len(), 1, "nobody is remembered who is gone");
+    }
+}
