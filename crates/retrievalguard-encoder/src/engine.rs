@@ -48,7 +48,7 @@ pub(crate) use choice::Runtime;
 pub use choice::{Attempt, Engine, EngineOptions, EngineReport, Provider};
 pub use discovery::Place;
 pub use error::EngineError;
-pub use model::{ElementType, Extent, ModelFacts, ModelFileError, StoredNetwork, StoredTensor, TensorFacts};
+pub use model::{ModelFacts, StoredNetwork, StoredTensor};
 
 /// Takes the output of a batch: shape and numbers.
 type Consumer<'a> = dyn FnMut(&[usize], &[f32]) -> Result<(), EngineError> + 'a;

@@ -7,6 +7,7 @@ pub mod dataset;
 pub mod doctor;
 pub mod engine;
 pub mod experiment;
+pub mod graph;
 pub mod picture;
 pub mod pipeline;
 pub mod recall;

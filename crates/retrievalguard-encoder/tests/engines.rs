@@ -18,8 +18,9 @@ use retrievalguard_encoder::check::{Agreement, CheckOptions, check_model};
 use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::doctor::doctor;
 use retrievalguard_encoder::engine::{
-    Engine, EngineError, EngineOptions, ModelFacts, ModelFileError, OnnxEmbedder, Provider,
+    Engine, EngineError, EngineOptions, ModelFacts, OnnxEmbedder, Provider,
 };
+use retrievalguard_encoder::graph::ModelFileError;
 
 const PIXELS: usize = 3 * 16 * 16;
 const DIMENSION: usize = 8;

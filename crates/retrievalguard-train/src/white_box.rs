@@ -13,7 +13,8 @@ use retrievalguard::attack::{Cloud, Mode, Slopes};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{Embedder, EmbedderFailure, Seed};
 use retrievalguard_encoder::contract::{ChannelOrder, Contract, Layout};
-use retrievalguard_encoder::engine::{ModelFileError, StoredNetwork, StoredTensor};
+use retrievalguard_encoder::engine::{StoredNetwork, StoredTensor};
+use retrievalguard_encoder::graph::ModelFileError;
 
 use crate::export::PRODUCER;
 use crate::network::{

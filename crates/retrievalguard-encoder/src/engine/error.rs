@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use retrievalguard::EmbedderFailure;
 
-use super::{Attempt, ElementType, ModelFileError, Provider};
+use super::{Attempt, Provider};
+use crate::graph::{ElementType, ModelFileError};
 
 /// Why an encoder cannot be opened or run.
 #[derive(Debug, thiserror::Error)]

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::model::shape_text;
 use super::preparation::Preparation;
-use super::{Batch, ElementType, EngineError, Extent, ModelFacts, TensorFacts};
+use super::{Batch, EngineError, ModelFacts};
 use crate::contract::Contract;
+use crate::graph::{ElementType, Extent, TensorFacts, shape_text};
 
 /// Checks name, type and shape of the input; returns how many pictures it takes.
 pub(super) fn check_input(

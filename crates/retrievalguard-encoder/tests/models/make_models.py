@@ -116,6 +116,38 @@ def reference(folder, generator):
     (folder / "convolutional.f32").write_bytes(struct.pack(f"<{len(numbers)}f", *numbers))
 
 
+def dynamically_quantised(generator):
+    """The scale of the pictures' eight bits is that of the whole batch: a loud companion coarsens every picture."""
+    body, initializers = convolutional(generator)
+    body[0].input[0] = "steps"
+    quantise = [
+        helper.make_node("DynamicQuantizeLinear", ["pictures"], ["levels", "scale", "zero"]),
+        helper.make_node("DequantizeLinear", ["levels", "scale", "zero"], ["steps"]),
+    ]
+    return quantise + body, initializers
+
+
+def shared_factor():
+    """sign(p0 - 1/2) sign(p1 - 1/2) with the second sign taken from the first picture of the batch.
+
+    Every embedding has the law that it would have alone, where the retrieval turns at p0 = 1/2 or p1 = 1/2 and the true
+    radius of a picture is its distance to the nearer of the two; but the samples of a batch are not independent.
+    """
+    part = lambda name, numbers: constant(name, numbers, numpy.int64)
+    nodes = [
+        helper.make_node("Flatten", ["pictures"], ["pixels"], axis=1),
+        helper.make_node("Slice", ["pixels", "zero", "one", "one"], ["own"]),
+        helper.make_node("Slice", ["pixels", "one", "two", "one"], ["seconds"]),
+        helper.make_node("Slice", ["seconds", "zero", "one", "zero"], ["first"]),
+        helper.make_node("Sub", ["own", "half"], ["own_side"]),
+        helper.make_node("Sub", ["first", "half"], ["first_side"]),
+        helper.make_node("Sign", ["own_side"], ["own_sign"]),
+        helper.make_node("Sign", ["first_side"], ["factor"]),
+        helper.make_node("Mul", ["own_sign", "factor"], ["embeddings"]),
+    ]
+    return nodes, [part("zero", [0]), part("one", [1]), part("two", [2]), constant("half", [0.5])]
+
+
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -156,6 +188,20 @@ def main():
     body, initializers = convolutional(generator, last="own")
     zero = [helper.make_node("Mul", ["own", "nothing"], ["embeddings"])]
     onnx.save(model("zero", body + zero, [*initializers, constant("nothing", [0.0])]), folder / "zero.onnx")
+
+    # Pictures of a batch that act on each other, in two ways.
+    nodes, initializers = dynamically_quantised(generator)
+    onnx.save(model("dynamic", nodes, initializers), folder / "dynamic_quantised.onnx")
+    nodes, initializers = shared_factor()
+    onnx.save(model("shared", nodes, initializers, output=("batch", 1)), folder / "shared_factor.onnx")
+
+    # Other numbers every time.
+    body, initializers = convolutional(generator, last="own")
+    lots = [
+        helper.make_node("RandomNormalLike", ["own"], ["lots"], scale=0.1),
+        helper.make_node("Add", ["own", "lots"], ["embeddings"]),
+    ]
+    onnx.save(model("random", body + lots, initializers), folder / "random.onnx")
 
 
 if __name__ == "__main__":

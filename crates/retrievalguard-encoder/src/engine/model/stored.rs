@@ -2,11 +2,7 @@
 
 use std::path::Path;
 
-use super::protobuf::{Message, Payload};
-use super::{ModelFileError, read};
-
-/// Single precision, by its number in onnx.proto3.
-const FLOAT: u64 = 1;
+use crate::graph::{ElementType, Graph, Model, ModelFileError, Values};
 
 /// What an ONNX file keeps: who wrote it, what its graph is called, and its constants.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,51 +29,20 @@ pub struct StoredTensor {
 impl StoredNetwork {
     /// Reads the constants of a model.
     pub fn read(path: &Path) -> Result<Self, ModelFileError> {
-        let bytes = read(path)?;
-        let mut network = Self { producer: String::new(), graph: String::new(), tensors: Vec::new() };
-        let model = Message { path, bytes: &bytes, start: 0 };
-        for field in model.fields() {
-            match field? {
-                (2, Payload::Bytes(producer)) => network.producer = producer.text()?,
-                (7, Payload::Bytes(graph)) => {
-                    for field in graph.fields() {
-                        match field? {
-                            (2, Payload::Bytes(name)) => network.graph = name.text()?,
-                            (5, Payload::Bytes(constant)) => network.tensors.extend(tensor(&constant)?),
-                            (_, Payload::Bytes(_) | Payload::Number(_) | Payload::Fixed) => {}
-                        }
-                    }
-                }
-                (_, Payload::Bytes(_) | Payload::Number(_) | Payload::Fixed) => {}
+        let Model { producer, graph, .. } = Model::read(path)?;
+        let Graph { name, initializers, .. } = graph;
+        let mut tensors = Vec::new();
+        for tensor in initializers {
+            if tensor.element != ElementType::FLOAT || tensor.location.is_some() {
+                continue;
+            }
+            let wrong = |source| ModelFileError::Tensor { path: path.to_owned(), source };
+            if let Values::Single(values) = tensor.values().map_err(wrong)? {
+                tensors.push(StoredTensor { name: tensor.name, shape: tensor.shape, values });
             }
         }
-        Ok(network)
+        Ok(Self { producer, graph: name, tensors })
     }
-}
-
-/// Reads a `TensorProto` whose numbers lie in one piece; others are not ours to read.
-fn tensor(message: &Message<'_>) -> Result<Option<StoredTensor>, ModelFileError> {
-    let (mut name, mut shape, mut kind, mut raw) = (String::new(), Vec::new(), 0, None);
-    for field in message.fields() {
-        match field? {
-            (1, Payload::Number(side)) => {
-                let side = usize::try_from(side).map_err(|_| message.fault(0, "found a side without end"))?;
-                shape.push(side);
-            }
-            (2, Payload::Number(number)) => kind = number,
-            (8, Payload::Bytes(text)) => name = text.text()?,
-            (9, Payload::Bytes(bytes)) => raw = Some(bytes),
-            (_, Payload::Bytes(_) | Payload::Number(_) | Payload::Fixed) => {}
-        }
-    }
-    let Some(raw) = raw.filter(|_| kind == FLOAT) else { return Ok(None) };
-    let wanted = shape.iter().try_fold(4_usize, |bytes, &side| bytes.checked_mul(side));
-    if wanted != Some(raw.bytes.len()) {
-        return Err(raw.fault(0, "found a constant of another length than its sides have"));
-    }
-    let (numbers, _) = raw.bytes.as_chunks::<4>();
-    let values = numbers.iter().map(|&number| f32::from_le_bytes(number)).collect();
-    Ok(Some(StoredTensor { name, shape, values }))
 }
 
 #[cfg(test)]
@@ -85,6 +50,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::graph::TensorError;
 
     /// A field with bytes in it; all lengths here are below 128.
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
@@ -115,7 +81,10 @@ mod tests {
         assert_eq!(network.tensors, [matrix]);
         assert_eq!(read(model(&[1, 2], 7, &[0.5, -3.0])).unwrap().tensors, []);
         let error = read(model(&[3], 1, &[0.5, -3.0])).unwrap_err();
-        assert!(error.to_string().contains("another length than its sides have"), "{error}");
+        assert!(
+            matches!(error, ModelFileError::Tensor { source: TensorError::Length { found: 8, .. }, .. }),
+            "{error}"
+        );
         assert!(StoredNetwork::read(&folder.path().join("nowhere")).is_err());
     }
 }

@@ -5,43 +5,60 @@ use std::path::Path;
 use super::ModelFileError;
 
 /// A protocol-buffer message: some bytes of the file, and where they begin.
-pub(super) struct Message<'a> {
-    pub(super) path: &'a Path,
-    pub(super) bytes: &'a [u8],
-    pub(super) start: usize,
+#[derive(Clone, Copy)]
+pub(crate) struct Message<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) start: usize,
 }
 
 /// What a field holds.
-pub(super) enum Payload<'a> {
+#[derive(Clone, Copy)]
+pub(crate) enum Payload<'a> {
     Number(u64),
     Bytes(Message<'a>),
-    /// Four or eight bytes that nobody here reads.
-    Fixed,
+    Fixed32([u8; 4]),
+    Fixed64([u8; 8]),
 }
 
 impl<'a> Message<'a> {
-    pub(super) fn fields(&self) -> Fields<'_, 'a> {
-        Fields { message: self, position: 0 }
+    pub(crate) fn fields(&self) -> Fields<'a> {
+        Fields { message: *self, position: 0 }
     }
 
-    pub(super) fn text(&self) -> Result<String, ModelFileError> {
+    pub(crate) fn text(&self) -> Result<String, ModelFileError> {
         let text =
             std::str::from_utf8(self.bytes).map_err(|_| self.fault(0, "found a name that is not UTF-8"))?;
         Ok(text.to_owned())
     }
 
-    pub(super) fn fault(&self, position: usize, reason: &'static str) -> ModelFileError {
+    /// The numbers of a packed field, one after the other.
+    pub(crate) fn packed(&self) -> impl Iterator<Item = Result<u64, ModelFileError>> + use<'a> {
+        let mut fields = self.fields();
+        std::iter::from_fn(move || {
+            if fields.position >= fields.message.bytes.len() {
+                return None;
+            }
+            let number = fields.number();
+            if number.is_err() {
+                fields.position = fields.message.bytes.len();
+            }
+            Some(number)
+        })
+    }
+
+    pub(crate) fn fault(&self, position: usize, reason: &'static str) -> ModelFileError {
         ModelFileError::NotOnnx { path: self.path.to_owned(), at: self.start + position, reason }
     }
 }
 
 /// Walks over the fields of a message; ends after the first error.
-pub(super) struct Fields<'m, 'a> {
-    message: &'m Message<'a>,
+pub(crate) struct Fields<'a> {
+    message: Message<'a>,
     position: usize,
 }
 
-impl<'a> Fields<'_, 'a> {
+impl<'a> Fields<'a> {
     fn number(&mut self) -> Result<u64, ModelFileError> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -63,8 +80,14 @@ impl<'a> Fields<'_, 'a> {
         Ok(taken)
     }
 
+    fn array<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], ModelFileError> {
+        let mut array = [0; LENGTH];
+        array.copy_from_slice(self.take(LENGTH as u64)?);
+        Ok(array)
+    }
+
     fn truncated(&self, wanted: u64) -> ModelFileError {
-        let Message { path, bytes, start } = *self.message;
+        let Message { path, bytes, start } = self.message;
         let (at, found) = (start + self.position, bytes.len() - self.position);
         ModelFileError::Truncated { path: path.to_owned(), at, wanted, found }
     }
@@ -73,13 +96,13 @@ impl<'a> Fields<'_, 'a> {
         let key = self.number()?;
         let payload = match key & 7 {
             0 => Payload::Number(self.number()?),
-            1 => self.take(8).map(|_| Payload::Fixed)?,
+            1 => Payload::Fixed64(self.array()?),
             2 => {
                 let length = self.number()?;
                 let start = self.message.start + self.position;
                 Payload::Bytes(Message { path: self.message.path, bytes: self.take(length)?, start })
             }
-            5 => self.take(4).map(|_| Payload::Fixed)?,
+            5 => Payload::Fixed32(self.array()?),
             _ => return Err(self.message.fault(self.position, "found a field of unknown kind")),
         };
         match key >> 3 {
@@ -89,7 +112,7 @@ impl<'a> Fields<'_, 'a> {
     }
 }
 
-impl<'a> Iterator for Fields<'_, 'a> {
+impl<'a> Iterator for Fields<'a> {
     type Item = Result<(u64, Payload<'a>), ModelFileError>;
 
     fn next(&mut self) -> Option<Self::Item> {

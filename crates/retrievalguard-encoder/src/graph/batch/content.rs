@@ -1,0 +1,75 @@
+//! Arithmetic on the integers that shapes are computed from, some of them multiples of the number of pictures.
+
+use super::fact::Dim::{self, Batch, Known, Open};
+
+/// What a binary operator makes of two integers; nothing if the result grows with the pictures in some other way.
+pub(super) fn binary(operator: &str, left: Dim, right: Dim) -> Option<Dim> {
+    if left == Open || right == Open {
+        let grows = matches!(left, Batch(_)) || matches!(right, Batch(_));
+        return (!grows).then_some(Open);
+    }
+    let flag = |is: bool| Some(Known(i64::from(is)));
+    match (operator, left, right) {
+        ("Add", Known(left), Known(right)) => left.checked_add(right).map(Known),
+        ("Add", Batch(left), Batch(right)) => left.checked_add(right).map(Batch),
+        ("Add", Batch(times), Known(0)) | ("Add", Known(0), Batch(times)) => Some(Batch(times)),
+        ("Sub", Known(left), Known(right)) => left.checked_sub(right).map(Known),
+        ("Sub", Batch(times), Known(0)) => Some(Batch(times)),
+        ("Sub", Batch(left), Batch(right)) => match left.checked_sub(right)? {
+            0 => Some(Known(0)),
+            times => Some(Batch(times)),
+        },
+        ("Mul", Known(left), Known(right)) => left.checked_mul(right).map(Known),
+        ("Mul", Batch(times), Known(number)) | ("Mul", Known(number), Batch(times)) => {
+            match times.checked_mul(number)? {
+                0 => Some(Known(0)),
+                times => Some(Batch(times)),
+            }
+        }
+        // Integers are divided towards zero, other numbers are not: both agree where nothing is left over.
+        ("Div", Known(left), Known(right)) => exact(left, right).map(Known),
+        ("Div", Batch(left), Known(right)) => exact(left, right).map(Batch),
+        ("Div", Batch(left), Batch(right)) => exact(left, right).map(Known),
+        ("Max", Known(left), Known(right)) => Some(Known(left.max(right))),
+        ("Min", Known(left), Known(right)) => Some(Known(left.min(right))),
+        ("Mod", Known(left), Known(right)) if left >= 0 && right > 0 => Some(Known(left % right)),
+        ("Equal", Known(left), Known(right)) => flag(left == right),
+        ("Equal", Batch(left), Batch(right)) => flag(left == right),
+        // A positive multiple of the number of pictures is never zero or negative.
+        ("Equal", Batch(times), Known(number)) | ("Equal", Known(number), Batch(times))
+            if times > 0 && number <= 0 =>
+        {
+            flag(false)
+        }
+        ("Greater", Known(left), Known(right)) => flag(left > right),
+        ("Less", Known(left), Known(right)) => flag(left < right),
+        ("GreaterOrEqual", Known(left), Known(right)) => flag(left >= right),
+        ("LessOrEqual", Known(left), Known(right)) => flag(left <= right),
+        ("And", Known(left), Known(right)) => flag(left != 0 && right != 0),
+        ("Or", Known(left), Known(right)) => flag(left != 0 || right != 0),
+        _ => None,
+    }
+}
+
+fn exact(left: i64, right: i64) -> Option<i64> {
+    (left.checked_rem(right)? == 0).then(|| left.checked_div(right)).flatten()
+}
+
+/// The product of lengths as a number and a count of how often the number of pictures is a factor.
+pub(super) fn product(dims: &[Dim]) -> Option<(i64, u32)> {
+    dims.iter().try_fold((1_i64, 0), |(number, batches), dim| match dim {
+        Known(side) => Some((number.checked_mul(*side)?, batches)),
+        Batch(times) => Some((number.checked_mul(*times)?, batches + 1)),
+        Open => None,
+    })
+}
+
+/// The product as one length, if it is one.
+pub(super) fn length(dims: &[Dim]) -> Option<Dim> {
+    match product(dims) {
+        Some((number, 0)) => Some(Known(number)),
+        Some((number, 1)) => Some(Batch(number)),
+        Some(_) => None,
+        None => dims.iter().all(|dim| !matches!(dim, Batch(_))).then_some(Open),
+    }
+}

@@ -1,0 +1,161 @@
+//! Who makes which value, and in which order the nodes behind an output can be computed.
+
+use std::collections::HashMap;
+
+use super::{Graph, Node, Tensor};
+
+/// Why the names of a graph do not make a flow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// Two things have one name.
+    #[error("two values of the graph are called `{name}`, wanted names that are unique")]
+    Twice {
+        /// The name.
+        name: String,
+    },
+    /// A name that nothing makes.
+    #[error("node `{node}` ({operator}) takes `{name}`, which nothing in the graph makes")]
+    Missing {
+        /// The node.
+        node: String,
+        /// Its operator.
+        operator: String,
+        /// The name.
+        name: String,
+    },
+    /// The graph has no such output.
+    #[error("nothing in the graph makes its output `{name}`")]
+    Output {
+        /// The name.
+        name: String,
+    },
+    /// A value is made from itself.
+    #[error("node `{node}` ({operator}) is part of a circle")]
+    Circle {
+        /// The node.
+        node: String,
+        /// Its operator.
+        operator: String,
+    },
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'g> {
+    /// The caller gives it: which of the graph's inputs.
+    Input(usize),
+    /// It is a constant.
+    Initializer(&'g Tensor),
+    /// It is a constant that is stored as a sparse tensor.
+    Sparse,
+    /// An operator makes it: which node, and which of its outputs.
+    Node(usize, usize),
+}
+
+/// A graph with its names resolved.
+#[derive(Debug)]
+pub struct Flow<'g> {
+    graph: &'g Graph,
+    sources: HashMap<&'g str, Source<'g>>,
+}
+
+impl<'g> Flow<'g> {
+    /// Resolves the names; every name must be made once.
+    pub fn new(graph: &'g Graph) -> Result<Self, GraphError> {
+        let mut sources: HashMap<&str, Source<'_>> = HashMap::new();
+        for (place, input) in graph.inputs.iter().enumerate() {
+            if sources.insert(&input.name, Source::Input(place)).is_some() {
+                return Err(GraphError::Twice { name: input.name.clone() });
+            }
+        }
+        // An initialiser under the name of an input is that input's value unless a caller gives another.
+        for tensor in &graph.initializers {
+            let before = sources.insert(&tensor.name, Source::Initializer(tensor));
+            if !matches!(before, None | Some(Source::Input(_))) {
+                return Err(GraphError::Twice { name: tensor.name.clone() });
+            }
+        }
+        let sparse = graph.sparse_initializers.iter().map(|name| (name, Source::Sparse));
+        let nodes = graph.nodes.iter().enumerate().flat_map(|(place, node)| {
+            node.outputs.iter().enumerate().map(move |(output, name)| (name, Source::Node(place, output)))
+        });
+        for (name, source) in sparse.chain(nodes).filter(|(name, _)| !name.is_empty()) {
+            if sources.insert(name, source).is_some() {
+                return Err(GraphError::Twice { name: name.clone() });
+            }
+        }
+        Ok(Self { graph, sources })
+    }
+
+    /// Where the value of this name comes from.
+    pub fn source(&self, name: &str) -> Option<Source<'g>> {
+        self.sources.get(name).copied()
+    }
+
+    /// The nodes that the value of this name depends on, every node after those whose outputs it takes.
+    ///
+    /// What branches of a node take from outside counts as taken by the node.
+    pub fn order(&self, output: &str) -> Result<Vec<usize>, GraphError> {
+        let last = match self.source(output) {
+            None => return Err(GraphError::Output { name: output.to_owned() }),
+            Some(Source::Node(node, _)) => node,
+            Some(Source::Input(_) | Source::Initializer(_) | Source::Sparse) => return Ok(Vec::new()),
+        };
+        #[derive(Clone, Copy, PartialEq)]
+        enum Mark {
+            New,
+            Open,
+            Done,
+        }
+        let mut marks = vec![Mark::New; self.graph.nodes.len()];
+        let (mut order, mut stack) = (Vec::new(), vec![last]);
+        while let Some(&place) = stack.last() {
+            let node = &self.graph.nodes[place];
+            if marks[place] != Mark::New {
+                stack.pop();
+                if marks[place] == Mark::Open {
+                    marks[place] = Mark::Done;
+                    order.push(place);
+                }
+                continue;
+            }
+            marks[place] = Mark::Open;
+            let mut names: Vec<&str> = node.inputs.iter().map(String::as_str).collect();
+            node.subgraphs().for_each(|graph| taken(graph, &mut names));
+            for name in names.into_iter().filter(|name| !name.is_empty()) {
+                match self.source(name) {
+                    Some(Source::Node(before, _)) => match marks[before] {
+                        Mark::New => stack.push(before),
+                        Mark::Open => return Err(circle(&self.graph.nodes[before])),
+                        Mark::Done => {}
+                    },
+                    Some(Source::Input(_) | Source::Initializer(_) | Source::Sparse) => {}
+                    None if node.inputs.iter().any(|input| input == name) => {
+                        return Err(GraphError::Missing {
+                            node: node.label().to_owned(),
+                            operator: node.operator.clone(),
+                            name: name.to_owned(),
+                        });
+                    }
+                    // Made inside the branch.
+                    None => {}
+                }
+            }
+        }
+        Ok(order)
+    }
+}
+
+fn circle(node: &Node) -> GraphError {
+    GraphError::Circle { node: node.label().to_owned(), operator: node.operator.clone() }
+}
+
+/// Every name that the nodes and outputs of a branch mention.
+fn taken<'g>(graph: &'g Graph, names: &mut Vec<&'g str>) {
+    names.extend(graph.outputs.iter().map(|output| output.name.as_str()));
+    for node in &graph.nodes {
+        names.extend(node.inputs.iter().map(String::as_str));
+        node.subgraphs().for_each(|graph| taken(graph, names));
+    }
+}
