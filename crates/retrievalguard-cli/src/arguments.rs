@@ -76,8 +76,8 @@ impl EngineArgs {
             Some(path) => Contract::read(path)?,
             None => Contract::for_model(model)?,
         };
-        let embedder = OnnxEmbedder::open(model, contract, &self.options())
-            .with_context(|| format!("cannot use model `{}`", model.display()))?;
+        // Its errors begin with what is wrong with the model, and name it.
+        let embedder = OnnxEmbedder::open(model, contract, &self.options())?;
         for notice in embedder.notices() {
             tell(notice);
         }

@@ -2,7 +2,8 @@
 //!
 //! A certificate holds for an encoder that is a function of each picture alone and always gives the same answer. A
 //! network exported in training mode, with batch normalisation over the batch, breaks the first promise and no shape
-//! tells. [`check_model`] tries it out on real pictures.
+//! tells. Whoever opens an encoder gets an [`EncoderCheck`], which says how that was settled; [`check_model`] tries an
+//! encoder out on real pictures besides, and measures its speed.
 //!
 //! ```
 //! # use retrievalguard::{Embedder, EmbedderFailure, NormBound};
@@ -31,6 +32,73 @@ use std::time::{Duration, Instant};
 
 use retrievalguard::{Embedder, EmbedderFailure};
 use serde::{Deserialize, Serialize};
+
+use crate::graph::batch::BatchReading;
+
+/// How it was settled that embeddings are functions of single pictures; kept with every run.
+///
+/// A function of the model, its contract and the engine, so the same on every machine that gives the same embeddings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EncoderCheck {
+    /// What the graph says about pictures that share a batch.
+    pub graph: BatchReading,
+    /// What hostile companions did to two pictures when it was tried.
+    pub companions: Companions,
+    /// How pictures go through the network because of that.
+    pub passes: Passes,
+}
+
+/// What companions in a batch do to a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Companions {
+    /// No more than rounding.
+    Harmless,
+    /// They change its embedding.
+    Felt,
+    /// It never has any.
+    None,
+}
+
+/// How pictures go through the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Passes {
+    /// Several in a batch.
+    Together,
+    /// Each by itself; where the model wants more, beside copies of itself.
+    OneByOne,
+}
+
+impl EncoderCheck {
+    /// Why pictures go through the network one by one, if they do.
+    pub fn reason(&self) -> Option<String> {
+        match (self.passes, &self.graph, self.companions) {
+            (Passes::Together, _, _) => None,
+            (Passes::OneByOne, BatchReading::Independent, _) => Some(
+                "companions in the batch change an embedding by more than rounding, although nothing in the graph couples them"
+                    .to_owned(),
+            ),
+            (Passes::OneByOne, reading, _) => Some(reading.to_string()),
+        }
+    }
+
+    /// What a person should be told about it.
+    pub fn notice(&self) -> Option<String> {
+        let reason = self.reason()?;
+        Some(format!("every picture goes through the encoder by itself, which is slower: {reason}"))
+    }
+}
+
+impl fmt::Display for EncoderCheck {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reason() {
+            Some(reason) => write!(out, "one by one: {reason}"),
+            None => write!(out, "together: {}", self.graph),
+        }
+    }
+}
 
 /// How an encoder is checked.
 #[derive(Clone, Debug)]
@@ -378,6 +446,20 @@ fn independence(
             found.add(dimension, index, row, &rows[place * dimension..][..dimension]);
         }
     }
+    // Statistics over the batch that alike companions leave as they are give way to these.
+    let loud = [vec![1000.0; pixels], vec![-1000.0; pixels]];
+    for (index, &(picture, row)) in some.iter().enumerate().take(2) {
+        for place in 0..3 {
+            let batch: Vec<f32> = (0..3)
+                .flat_map(|slot| if slot == place { picture } else { &loud[slot % 2] })
+                .copied()
+                .collect();
+            // Companions so far from any picture may have no embedding; that is their own affair.
+            if let Ok(rows) = run.one(&batch) {
+                found.add(dimension, index, row, &rows[place * dimension..][..dimension]);
+            }
+        }
+    }
     let backwards: Vec<f32> = some.iter().rev().flat_map(|(picture, _)| *picture).copied().collect();
     let rows = run.one(&backwards)?;
     for (index, row) in rows.chunks_exact(dimension).rev().enumerate() {
@@ -469,7 +551,10 @@ mod tests {
         let cheater = check(Faulty { batch_mean: 0.1, ..Faulty::default() });
         assert_eq!(cheater.independence.agreement, Agreement::Differs);
         assert!(cheater.failures()[0].contains("rest of the batch"), "{:?}", cheater.failures());
-        let rounding = check(Faulty { batch_mean: 1e-6, ..Faulty::default() });
+        // Felt beside companions a thousand times louder, though beside its like it would pass for rounding.
+        let shy = check(Faulty { batch_mean: 1e-6, ..Faulty::default() });
+        assert_eq!(shy.independence.agreement, Agreement::Differs);
+        let rounding = check(Faulty { batch_mean: 1e-9, ..Faulty::default() });
         assert_eq!(rounding.independence.agreement, Agreement::WithinTolerance);
         assert!(rounding.passed());
         let drifting = check(Faulty { drift: 1e-6, ..Faulty::default() });

@@ -4,6 +4,10 @@
 //! mean and standard deviation are applied inside, and the output is normalised if the [`Contract`] says so. Every
 //! calling thread has a single-threaded session to itself, so threads never wait for each other.
 //!
+//! Certificates are about an encoder that is a function of each picture alone. [`OnnxEmbedder::open`] settles that before
+//! anything can be run: [`crate::graph::batch`] follows the batch through the graph, and a trial beside hostile companions
+//! asks the engine itself. Pictures share batches only if both find nothing; otherwise each of them runs alone.
+//!
 //! ```
 //! use std::path::Path;
 //! use retrievalguard::Embedder;
@@ -33,7 +37,11 @@ use self::fit::{check_input, check_output};
 use self::onnxruntime::{Library, OnnxruntimeSession};
 use self::preparation::{Preparation, ZeroNorm, l2_normalise};
 use self::rten::{RtenModel, RtenSession};
+use self::trial::Trial;
+use crate::check::{Companions, EncoderCheck, Passes};
 use crate::contract::Contract;
+use crate::graph::Model;
+use crate::graph::batch::{BatchQuestion, BatchReading};
 
 mod choice;
 mod discovery;
@@ -43,6 +51,7 @@ mod model;
 mod onnxruntime;
 mod preparation;
 mod rten;
+mod trial;
 
 pub(crate) use choice::Runtime;
 pub use choice::{Attempt, Engine, EngineOptions, EngineReport, Provider};
@@ -98,8 +107,8 @@ const MOST: usize = 8;
 
 /// Fewest pictures that are run together if the model leaves it open.
 ///
-/// Engines multiply a single row by other code, whose last digits differ; with a companion every picture is treated
-/// alike, and results do not depend on the batch size.
+/// Engines multiply a single row by other code, whose last digits differ; with a copy of itself as companion every
+/// picture is treated alike, and results do not depend on the batch size.
 const FEWEST: usize = 2;
 
 /// An encoder in an ONNX file, run by onnxruntime or rten.
@@ -111,6 +120,7 @@ pub struct OnnxEmbedder {
     shape: [usize; 3],
     dimension: usize,
     batch: Batch,
+    check: EncoderCheck,
     together: usize,
     preparation: Preparation,
     factory: Factory,
@@ -119,43 +129,72 @@ pub struct OnnxEmbedder {
 
 impl fmt::Debug for OnnxEmbedder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { contract, facts, report, dimension, batch, .. } = self;
+        let Self { contract, facts, report, dimension, batch, check, .. } = self;
         out.debug_struct("OnnxEmbedder")
             .field("contract", contract)
             .field("facts", facts)
             .field("report", report)
             .field("dimension", dimension)
             .field("batch", batch)
+            .field("check", check)
             .finish_non_exhaustive()
     }
 }
 
 impl OnnxEmbedder {
-    /// Opens a model, checks it against its contract and runs it once.
-    pub fn open(model: &Path, contract: Contract, options: &EngineOptions) -> Result<Self, EngineError> {
-        let facts = ModelFacts::read(model)?;
-        let batch = check_input(model, &facts, &contract)?;
-        let output = check_output(model, &facts, &contract)?;
+    /// Opens a model, checks it against its contract, and settles that its embeddings are functions of single pictures.
+    ///
+    /// A model that draws random numbers, gives other numbers the second time or gives numbers that are not finite is
+    /// refused; one that couples the pictures of a batch, or may do so, runs picture by picture.
+    pub fn open(path: &Path, contract: Contract, options: &EngineOptions) -> Result<Self, EngineError> {
+        let model = Model::read(path)?;
+        let facts = ModelFacts::of(path, &model)?;
+        let batch = check_input(path, &facts, &contract)?;
+        let output = check_output(path, &facts, &contract)?;
+        let input = facts.input(contract.input.name.as_deref()).map_or("", |input| &input.name);
+        let preparation = Preparation::new(&contract);
+        let reading = reading(path, &model, input, &preparation, batch, &output.name)?;
+        drop(model);
         let runtime = Runtime::choose(options)?;
-        let (report, notices) = (runtime.report(options.provider), runtime.notices());
+        let (report, mut notices) = (runtime.report(options.provider), runtime.notices());
         let factory = match runtime {
             Runtime::Onnxruntime(library) => Factory::Onnxruntime {
                 library,
-                model: model.to_owned(),
+                model: path.to_owned(),
                 provider: options.provider,
                 output: output.name.clone(),
             },
-            Runtime::Rten(_) => {
-                let input = facts.input(contract.input.name.as_deref()).map_or("", |input| &input.name);
-                Factory::Rten(RtenModel::new(model, input, &output.name)?)
-            }
+            Runtime::Rten(_) => Factory::Rten(RtenModel::new(path, input, &output.name)?),
         };
-        let sessions = options.sessions.map_or(1, NonZeroUsize::get);
-        let mut idle = (0..sessions).map(|_| factory.slot()).collect::<Result<Vec<_>, _>>()?;
-        let preparation = Preparation::new(&contract);
+        let mut slot = factory.slot()?;
+        let mut passes = match reading {
+            BatchReading::Independent => Passes::Together,
+            _ => Passes::OneByOne,
+        };
+        let dimension = probe(&mut slot, path, &output.name, &preparation, run_size(passes, batch, 1))?;
+        let mut trial = Trial { model: path, slot: &mut slot, preparation: &preparation, batch, dimension };
+        let mut companions = Companions::None;
+        if passes == Passes::Together {
+            let felt = trial.together()?;
+            companions = if felt.is_rounding() { Companions::Harmless } else { Companions::Felt };
+            if companions == Companions::Felt {
+                passes = Passes::OneByOne;
+            }
+        }
+        let check = EncoderCheck { graph: reading, companions, passes };
+        if passes == Passes::OneByOne {
+            let row = trial.alone()?;
+            if contract.output.normalise && row.iter().all(|&value| value == 0.0) {
+                let reason = check.reason().unwrap_or_default();
+                return Err(EngineError::NothingAlone { model: path.to_owned(), reason });
+            }
+            notices.extend(check.notice());
+        }
+        let mut idle = vec![slot];
+        for _ in 1..options.sessions.map_or(1, NonZeroUsize::get) {
+            idle.push(factory.slot()?);
+        }
         let shape = contract.picture_shape();
-        let dimension =
-            idle.first_mut().map_or(Ok(0), |slot| probe(slot, model, &output.name, &preparation, batch))?;
         let idle = Mutex::new(idle);
         let together = match (options.together, report.provider) {
             (Some(together), _) => together.get(),
@@ -170,6 +209,7 @@ impl OnnxEmbedder {
             shape,
             dimension,
             batch,
+            check,
             together,
             preparation,
             factory,
@@ -192,6 +232,11 @@ impl OnnxEmbedder {
         &self.report
     }
 
+    /// Why its embeddings are functions of single pictures; belongs to the description of every run.
+    pub fn check(&self) -> &EncoderCheck {
+        &self.check
+    }
+
     /// What a person should be told once, for instance that a slower engine had to be taken.
     pub fn notices(&self) -> &[String] {
         &self.notices
@@ -209,9 +254,10 @@ impl OnnxEmbedder {
             Some(slot) => slot,
             None => self.factory.slot()?,
         };
-        let step = match self.batch {
-            Batch::Any => count.clamp(1, self.together),
-            Batch::Always(size) => size,
+        let step = match (self.check.passes, self.batch) {
+            (Passes::OneByOne, _) => 1,
+            (Passes::Together, Batch::Any) => count.clamp(1, self.together),
+            (Passes::Together, Batch::Always(size)) => size,
         };
         let mut batches =
             pictures.chunks(step * pixels).zip(embeddings.chunks_mut(step * dimension)).enumerate();
@@ -230,10 +276,7 @@ impl OnnxEmbedder {
         embeddings: &mut [f32],
     ) -> Result<(), EngineError> {
         let count = pictures.len() / self.preparation.pixels;
-        let run = match self.batch {
-            Batch::Any => count.max(FEWEST),
-            Batch::Always(size) => size,
-        };
+        let run = run_size(self.check.passes, self.batch, count);
         let normalise = self.contract.output.normalise;
         slot.run(&self.preparation, run, pictures, &mut |shape, numbers| {
             let wanted = [run, self.dimension];
@@ -304,18 +347,48 @@ impl Slot {
     }
 }
 
-/// Runs grey pictures through a fresh session and returns the dimension of what comes out.
+/// How many pictures go through the network for `count` different ones; the others are copies of the first.
+fn run_size(passes: Passes, batch: Batch, count: usize) -> usize {
+    match (passes, batch) {
+        (_, Batch::Always(size)) => size,
+        (Passes::OneByOne, Batch::Any) => 1,
+        (Passes::Together, Batch::Any) => count.max(FEWEST),
+    }
+}
+
+/// What the graph says about pictures that share a batch; a model that draws random numbers is refused.
+fn reading(
+    path: &Path,
+    model: &Model,
+    input: &str,
+    preparation: &Preparation,
+    batch: Batch,
+    output: &str,
+) -> Result<BatchReading, EngineError> {
+    let size = match batch {
+        Batch::Any => None,
+        Batch::Always(size) => Some(size),
+    };
+    let question = BatchQuestion { input, picture: preparation.axes, batch: size, output };
+    let graph = |source| EngineError::Graph { model: path.to_owned(), source };
+    match (BatchReading::of(model, &question).map_err(graph)?, batch) {
+        (BatchReading::Random { node, operator }, _) => {
+            Err(EngineError::Random { model: path.to_owned(), node, operator })
+        }
+        // A batch of one has no companions, whatever happens to it.
+        (_, Batch::Always(1)) => Ok(BatchReading::Independent),
+        (reading, _) => Ok(reading),
+    }
+}
+
+/// Runs a grey picture through a fresh session and returns the dimension of what comes out.
 fn probe(
     slot: &mut Slot,
     model: &Path,
     output: &str,
     preparation: &Preparation,
-    batch: Batch,
+    run: usize,
 ) -> Result<usize, EngineError> {
-    let run = match batch {
-        Batch::Any => FEWEST,
-        Batch::Always(size) => size,
-    };
     let mut dimension = 0;
     slot.run(preparation, run, &vec![0.5; preparation.pixels], &mut |shape, _| match *shape {
         [rows, found] if rows == run && found > 0 => {

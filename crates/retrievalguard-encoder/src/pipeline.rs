@@ -134,6 +134,9 @@ pub enum PipelineError {
 /// The contract that a gallery's pictures were prepared by, in its directory.
 const CONTRACT_FILE: &str = "contract.toml";
 
+/// How it was settled that the encoder of a gallery is a function of each picture alone, in its directory.
+const CHECK_FILE: &str = "encoder-check.json";
+
 /// Says in which fields the contract of a gallery differs from the queries', if the gallery has kept its own.
 pub fn contract_difference(gallery: &Path, queries: &Contract) -> Option<String> {
     let own = Contract::read(&gallery.join(CONTRACT_FILE)).ok()?;

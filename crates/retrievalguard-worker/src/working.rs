@@ -89,6 +89,14 @@ impl Tools {
                 return Err(WorkerError::Manifest { run: store.address().to_owned(), wanted });
             }
         }
+        let found = serde_json::to_value(embedder.check()).unwrap_or_default();
+        if manifest.description.get("encoder_check") != Some(&found) {
+            let wanted = format!(
+                "of one mind: it was not written for an encoder that runs here as {}",
+                embedder.check()
+            );
+            return Err(WorkerError::Manifest { run: store.address().to_owned(), wanted });
+        }
         let gallery = whole.then(|| GalleryDirectory::read(&folder.join(GALLERY))).transpose()?;
         if let Some(gallery) = &gallery {
             check_gallery(gallery, store.address(), &embedder, manifest.procedure.sigma)?;

@@ -1,5 +1,6 @@
 //! `retrievalguard check-model`: can this encoder be certified, and how fast is it?
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use retrievalguard_encoder::dataset::{Loader, Role};
 use retrievalguard_encoder::pipeline::{PipelineError, input_values};
 
 use crate::arguments::{DataArgs, ModelArgs, tell_skipped};
+use crate::progress::tell;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -36,7 +38,13 @@ pub(crate) struct CheckModelArgs {
 }
 
 pub(super) fn run(arguments: &CheckModelArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let embedder = arguments.model.open()?;
+    // Which engine was found matters only once the model has passed: what is wrong with it is said first.
+    let notices = RefCell::new(Vec::new());
+    let embedder = arguments.model.engine.open_telling(
+        &arguments.model.model,
+        arguments.model.contract.as_deref(),
+        |notice| notices.borrow_mut().push(notice.to_owned()),
+    )?;
     let mut records = arguments.data.read(&arguments.pictures, Role::Query)?;
     // More pictures say no more, unless there is something to compare each with.
     if arguments.reference.is_none() {
@@ -76,15 +84,25 @@ pub(super) fn run(arguments: &CheckModelArgs, out: &mut dyn Write) -> anyhow::Re
         reference_tolerance: arguments.tolerance,
         ..CheckOptions::default()
     };
-    let report = check_model(&embedder, &values, &options)?;
+    let report = check_model(&embedder, &values, &options);
+    let report = match embedder.check().reason() {
+        Some(reason) => report.with_context(|| format!("the encoder must run picture by picture: {reason}")),
+        None => report.map_err(anyhow::Error::from),
+    }?;
     if arguments.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+        let mut value = serde_json::to_value(&report)?;
+        value["encoder_check"] = serde_json::to_value(embedder.check())?;
+        writeln!(out, "{value:#}")?;
     } else {
+        writeln!(out, "batch         {}", embedder.check())?;
         writeln!(out, "{report}")?;
     }
     let failures = report.failures();
     if !failures.is_empty() {
         bail!("the encoder cannot be certified as it is: {}", failures.join("; "));
+    }
+    for notice in notices.into_inner() {
+        tell(format_args!("note: {notice}"));
     }
     Ok(())
 }

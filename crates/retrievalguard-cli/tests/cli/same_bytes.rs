@@ -27,6 +27,33 @@ fn threads_and_batches_do_not_change_a_byte() {
     }
 }
 
+/// The scale of its eight bits is that of the whole batch, so it is never given one.
+#[test]
+fn no_batch_changes_a_radius_of_an_encoder_that_couples_its_batch() {
+    let sandbox = Sandbox::new();
+    sandbox.draw("pictures");
+    sandbox.add_model("dynamic_quantised.onnx");
+    let encoder = "--model model/dynamic_quantised.onnx --sigma 0.1 --engine rten";
+    let index = format!("index pictures --gallery gallery {encoder} --samples 20");
+    let why = "note: every picture goes through the encoder by itself, which is slower: the pictures of a batch are coupled by node `levels` (DynamicQuantizeLinear)";
+    sandbox.run(&index).succeeds().tells(&[why]);
+    let line = format!("certify pictures --gallery gallery {encoder} --samples 100 --pilot 20 --every 5");
+    let mut wanted = None;
+    for batch in [1, 3, 64] {
+        sandbox.run(&format!("{line} --batch {batch} --out run-{batch}")).succeeds().tells(&[why]);
+        let found = sandbox.bytes(&format!("run-{batch}/certificates.parquet"));
+        assert!(*wanted.get_or_insert_with(|| found.clone()) == found, "batch {batch}");
+    }
+    // What was found is kept with the run.
+    let run: serde_json::Value = serde_json::from_str(&sandbox.text("run-3/run.json")).unwrap();
+    let check = &run["encoder_check"];
+    assert_eq!(
+        (&check["passes"], &check["graph"]["verdict"]),
+        (&"one-by-one".into(), &"coupled".into()),
+        "{run}"
+    );
+}
+
 /// A child that is killed if the test fails.
 pub(crate) struct Running(Child);
 

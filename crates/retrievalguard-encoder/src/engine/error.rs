@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use retrievalguard::EmbedderFailure;
 
 use super::{Attempt, Provider};
-use crate::graph::{ElementType, ModelFileError};
+use crate::graph::{ElementType, GraphError, ModelFileError};
 
 /// Why an encoder cannot be opened or run.
 #[derive(Debug, thiserror::Error)]
@@ -23,8 +23,60 @@ pub enum EngineError {
         wanted: &'static str,
     },
     /// The model's file cannot be read.
-    #[error("the model cannot be read")]
+    #[error(transparent)]
     File(#[from] ModelFileError),
+    /// The names in the model's graph do not fit together.
+    #[error("the graph of model `{model}` does not fit together")]
+    Graph {
+        /// The model.
+        model: PathBuf,
+        /// What is wrong.
+        source: GraphError,
+    },
+    /// The model draws random numbers, so it is no function of its input.
+    #[error(
+        "model `{model}` draws random numbers at node `{node}` ({operator}), wanted the same embedding every time; was it exported in training mode?"
+    )]
+    Random {
+        /// The model.
+        model: PathBuf,
+        /// The node.
+        node: String,
+        /// Its operator.
+        operator: String,
+    },
+    /// The same picture gave other numbers the second time.
+    #[error(
+        "model `{model}` gave other numbers for the same picture the second time, off by {difference:.1e} of the embedding's norm, wanted the same bits"
+    )]
+    NotDeterministic {
+        /// The model.
+        model: PathBuf,
+        /// Largest difference in any component, as a share of the embedding's norm.
+        difference: f64,
+    },
+    /// A picture in `[0, 1]` gave something that is no number.
+    #[error(
+        "model `{model}` gave {value} in component {component} for a picture in [0, 1], wanted a finite number"
+    )]
+    NotFinite {
+        /// The model.
+        model: PathBuf,
+        /// Which component.
+        component: usize,
+        /// What was found there.
+        value: f32,
+    },
+    /// The encoder must run picture by picture and has nothing to say about a single picture.
+    #[error(
+        "model `{model}` must run picture by picture ({reason}), and the embedding of a picture by itself has length 0"
+    )]
+    NothingAlone {
+        /// The model.
+        model: PathBuf,
+        /// Why pictures cannot share a batch.
+        reason: String,
+    },
     /// onnxruntime was asked for and is not there.
     #[error("no usable onnxruntime was found: {}", attempts_text(attempts))]
     NoOnnxruntime {

@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::plan::{EncoderPlan, Plan, Sweep};
 use super::results::{Results, Setting, TidyRow};
+use crate::check::Passes;
 use crate::contract::{Contract, ContractError};
 use crate::dataset::{BrokenPictures, Loader, Record};
 use crate::engine::{EngineError, EngineOptions, OnnxEmbedder};
@@ -36,13 +37,8 @@ pub enum SweepError {
     #[error(transparent)]
     Contract(#[from] ContractError),
     /// An encoder cannot be run.
-    #[error("cannot use model `{}`", model.display())]
-    Encoder {
-        /// The ONNX file.
-        model: PathBuf,
-        /// Why not.
-        source: EngineError,
-    },
+    #[error(transparent)]
+    Encoder(#[from] EngineError),
     /// Drawing or certifying failed, or was told to stop.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
@@ -113,8 +109,7 @@ pub fn sweep(
     for (place, (sigma, encoder)) in points.into_iter().enumerate() {
         let model = encoders.join(&encoder.model);
         let contract = Contract::for_model(&model)?;
-        let embedder = OnnxEmbedder::open(&model, contract, laboratory.engine)
-            .map_err(|source| SweepError::Encoder { model, source })?;
+        let embedder = OnnxEmbedder::open(&model, contract, laboratory.engine)?;
         let bench = Bench { sweep, sigma, embedder: &embedder, data, laboratory };
         let gallery = bench.gallery(&Stretch { whole: observer, before: place * each, total })?;
         let before = place * each + data.gallery.len();
@@ -146,6 +141,7 @@ impl Bench<'_> {
             "model": self.embedder.facts().hash,
             "contract": self.embedder.contract().hash(),
             "engine": self.embedder.report().to_string(),
+            "encoder_check": self.embedder.check(),
             "sigma": self.sigma,
             "samples": self.sweep.gallery_samples,
             "seed": self.sweep.seed,
@@ -181,6 +177,7 @@ impl Bench<'_> {
             "model": self.embedder.facts().hash,
             "contract": self.embedder.contract().hash(),
             "engine": self.embedder.report().to_string(),
+            "encoder_check": self.embedder.check(),
             "sigma": self.sigma,
             "samples": self.sweep.samples,
             "alpha": self.sweep.alpha,
@@ -299,7 +296,11 @@ impl Bench<'_> {
             model: self.embedder.facts().hash.parse().ok()?,
             contract: self.embedder.contract().hash().parse().ok()?,
             engine: Engine {
-                name: format!("{} ({})", report.engine, report.provider),
+                // Samples of an encoder that must run one by one are not those it gave in batches.
+                name: match self.embedder.check().passes {
+                    Passes::Together => format!("{} ({})", report.engine, report.provider),
+                    Passes::OneByOne => format!("{} ({}), one by one", report.engine, report.provider),
+                },
                 version: report.version.clone(),
             },
             seed: self.sweep.seed,

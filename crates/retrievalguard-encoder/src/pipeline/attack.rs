@@ -88,6 +88,7 @@ pub fn attack(
         "model": embedder.facts().hash,
         "contract": embedder.contract().hash(),
         "engine": embedder.report().to_string(),
+        "encoder_check": embedder.check(),
         "queries": data_set_digest(&records),
         "claims": Digest::of_json(&json!(claims)),
         "gallery_vectors": manifest.vectors_file.sha256,

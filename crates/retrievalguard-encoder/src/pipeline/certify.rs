@@ -193,6 +193,7 @@ impl CertifyPlan {
             "quantised": embedder.facts().quantised,
             "contract": embedder.contract().hash(),
             "engine": embedder.report().to_string(),
+            "encoder_check": embedder.check(),
             "queries": data_set,
             "gallery_vectors": manifest.vectors_file.sha256,
             "gallery_items": manifest.items_file.sha256,

@@ -12,7 +12,9 @@ use retrievalguard::storage::manifest::{Engine, GalleryDirectory, GalleryManifes
 use retrievalguard::{Embedder, Excess, Picture, Seed, Sigma, Smoother};
 use serde_json::json;
 
-use super::{CONTRACT_FILE, Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
+use super::{
+    CHECK_FILE, CONTRACT_FILE, Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay,
+};
 use crate::dataset::{BrokenPictures, Loader, PictureSource, Record};
 use crate::engine::OnnxEmbedder;
 
@@ -71,6 +73,7 @@ pub fn index(
         "model": embedder.facts().hash,
         "contract": embedder.contract().hash(),
         "engine": report.to_string(),
+        "encoder_check": embedder.check(),
         "data_set": data_set,
     });
     std::fs::create_dir_all(directory)
@@ -156,6 +159,8 @@ pub fn index(
     };
     // Kept so that a later mismatch can say what differs; the manifest holds its digest.
     write(&directory.join(CONTRACT_FILE), embedder.contract().to_toml().as_bytes())?;
+    let check = serde_json::to_string_pretty(embedder.check()).expect("a check is words");
+    write(&directory.join(CHECK_FILE), format!("{check}\n").as_bytes())?;
     let manifest = GalleryDirectory::write(directory, &gallery, &paths, provenance)?;
     journal.remove()?;
     Ok(IndexReport { manifest, skipped, resumed })

@@ -104,6 +104,48 @@ fn shared_batches_give_every_query_the_bits_that_it_would_get_alone() {
     }
 }
 
+/// The scale of its eight bits is that of the whole batch: run in shared batches, a loud stranger would coarsen everyone.
+#[test]
+fn strangers_in_a_batch_do_not_reach_a_query_even_through_an_encoder_that_couples() {
+    use retrievalguard_encoder::check::Passes;
+    use retrievalguard_encoder::contract::Contract;
+    use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder};
+
+    let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../retrievalguard-encoder/tests/models/dynamic_quantised.onnx");
+    let options = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
+    let encoder = OnnxEmbedder::open(&model, Contract::for_model(&model).unwrap(), &options).unwrap();
+    assert_eq!(encoder.check().passes, Passes::OneByOne);
+    let encoder = Arc::new(encoder);
+    let pixels = encoder.input_len();
+    let query = |level: f32| {
+        let pixels = (0..pixels).map(|pixel| level * (pixel % 7) as f32).collect();
+        Arc::new(Prepared { identity: format!("level {level}"), pixels })
+    };
+    let scheduler =
+        Scheduler::start(Arc::clone(&encoder) as SharedEmbedder, count(1), count(16), Excess::Refuse)
+            .unwrap();
+    thread::scope(|scope| {
+        // A quiet picture between two that are hundreds of times louder.
+        for level in [0.1, 40.0, 80.0] {
+            let (scheduler, encoder) = (&scheduler, &encoder);
+            let picture = query(level);
+            scope.spawn(move || {
+                let (sigma, seed) = noise();
+                let asked = Picture { identity: &picture.identity, pixels: &picture.pixels };
+                let ticket = scheduler.ticket();
+                for start in (0..200).step_by(5) {
+                    let found = ticket.samples(&picture, noise(), Stage::Certify, start..start + 5).unwrap();
+                    let alone = Smoother::new(&**encoder, sigma, seed).batch(count(1));
+                    let alone = alone.samples(&asked, Stage::Certify, start..start + 5).unwrap();
+                    assert_eq!(found, alone, "level {level}");
+                }
+            });
+        }
+    });
+    assert!(scheduler.work().shared_batches > 0, "nobody shared a batch");
+}
+
 #[test]
 fn what_one_query_leaves_of_a_batch_is_filled_by_the_next() {
     let (toy, open) = Toy::gated();
