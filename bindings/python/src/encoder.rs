@@ -113,8 +113,7 @@ impl Encoder {
         };
         let read = read.map_err(|error| raised(&error))?;
         let opened = py.detach(|| OnnxEmbedder::open(&model, read, &options));
-        let embedder =
-            opened.map_err(|error| in_context(&format!("cannot use model `{}`", model.display()), &error))?;
+        let embedder = opened.map_err(|error| raised(&error))?;
         Ok(Self { embedder, model, contract, threads, batch })
     }
 
@@ -239,6 +238,12 @@ impl Encoder {
     #[getter]
     fn model(&self) -> &Path {
         &self.model
+    }
+
+    /// How it was settled that embeddings are functions of single pictures.
+    #[getter]
+    fn check(&self) -> String {
+        self.embedder.check().to_string()
     }
 
     /// SHA-256 of the ONNX file.

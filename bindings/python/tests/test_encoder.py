@@ -61,6 +61,20 @@ def test_a_quantised_model_is_told_once():
         rg.Encoder(MODELS / "int8.onnx", engine="rten")
 
 
+def test_an_encoder_that_couples_its_batch_runs_one_by_one_and_says_so(model):
+    assert rg.Encoder(model, engine="rten").check.startswith("together: ")
+    with pytest.warns(UserWarning, match="every picture goes through the encoder by itself"):
+        coupled = rg.Encoder(MODELS / "dynamic_quantised.onnx", engine="rten")
+    assert coupled.check.startswith("one by one: ") and "DynamicQuantizeLinear" in coupled.check
+    # Two dark pictures beside a bright one, which would set the scale for all.
+    bright = np.array([0.05, 1, 0.05], np.float32)[:, None, None, None]
+    pictures = list(np.random.default_rng(0).random((3, 3, 16, 16), dtype=np.float32) * bright)
+    alone = np.concatenate([coupled.embed([picture]) for picture in pictures])
+    assert (coupled.embed(pictures) == alone).all()
+    with pytest.raises(rg.InputError, match="draws random numbers at node `lots`"):
+        rg.Encoder(MODELS / "random.onnx", engine="rten")
+
+
 def test_onnxruntime_of_this_environment_is_taken(model):
     pytest.importorskip("onnxruntime")
     assert rg.Encoder(model).engine.startswith("onnxruntime")
@@ -76,7 +90,7 @@ def test_hostile_models_and_pictures_are_refused_by_name(encoder, model, tmp_pat
         rg.Encoder(tmp_path / "lonely.onnx", engine="rten")
     assert rg.Encoder(tmp_path / "lonely.onnx", MODELS / "encoder.toml", engine="rten").dimension == 8
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
-    with pytest.raises(rg.InputError, match="cannot use model"):
+    with pytest.raises(rg.InputError, match="broken.onnx` is (not an ONNX model|truncated)"):
         rg.Encoder(tmp_path / "broken.onnx", MODELS / "encoder.toml", engine="rten")
     with pytest.raises(rg.InputError, match="engine is `steam`|`steam`"):
         rg.Encoder(model, engine="steam")

@@ -1,3 +1,4 @@
+import functools
 import subprocess
 import sys
 import types
@@ -39,7 +40,8 @@ def test_batches_have_the_pictures_shape_and_progress_is_told():
 
     options = {**COMMON, "progress": lambda done, total: told.append((done, total))}
     rg.smooth(encode, SIX, samples=10, batch=4, **options)
-    assert shapes == [(1, 2, 3), (4, 2, 3), (4, 2, 3), (2, 2, 3)]
+    trial = [(1, 2, 3), (3, 2, 3), (4, 2, 3), (1, 2, 3)]
+    assert shapes == trial + [(4, 2, 3), (4, 2, 3), (2, 2, 3)]
     assert told == [(4, 10), (8, 10), (10, 10)]
 
 
@@ -55,7 +57,7 @@ def test_a_bar_is_shown(capsys):
         (lambda batch: np.full((len(batch), 2), 9.0), {}, "embedding of norm 12.7.* wanted at most 1"),
         (lambda batch: np.zeros(len(batch)), {}, "the function's embeddings have shape"),
         (lambda batch: np.zeros((3, 2)), {}, r"the function gave an array of shape \(3, 2\) for 1 pictures"),
-        (lambda batch: np.zeros((len(batch), len(batch))), {}, r"gave an array of shape \[4, 4\] for 4 pictures"),
+        (lambda batch: np.zeros((len(batch), len(batch))), {}, r"gave an array of shape \(3, 3\) for 3 pictures, wanted \(3, 1\)"),
         (lambda batch: None, {}, "wanted real numbers"),
         (None, {}, "function is NoneType, wanted something to call"),
         (quarter, {"picture": np.full((2, 3), np.inf)}, "picture `six pixels` has inf at pixel 0"),
@@ -171,6 +173,77 @@ def test_a_module_gets_tensors_without_gradients(torch, reference):
     module.training = True
     with pytest.raises(rg.InputError, match="wanted it after module.eval()"):
         rg.smooth(module, SIX, samples=3, **COMMON)
+
+
+class Encoder:
+    """Something to call that holds a module."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def __call__(self, batch):
+        return quarter(batch)
+
+    def encode(self, batch):
+        return quarter(batch)
+
+
+def test_a_module_in_training_is_found_behind_what_wraps_it(torch):
+    module = torch.nn.Module()
+    module.training = True
+    holder = Encoder(module)
+    wrapped = {
+        "a closure": lambda batch: (module, quarter(batch))[1],
+        "a partial": functools.partial(lambda held, batch: quarter(batch), module),
+        "a method": module.__call__,
+        "an object": holder,
+        "a method of an object": holder.encode,
+    }
+    for name, function in wrapped.items():
+        with pytest.raises(rg.InputError, match="is in training mode, wanted it after module.eval()"):
+            rg.smooth(function, SIX, samples=3, **COMMON)
+            pytest.fail(name)
+    module.training = False
+    for function in [wrapped["a closure"], wrapped["a partial"], holder, holder.encode]:
+        assert (rg.smooth(function, SIX, samples=3, **COMMON) == rg.smooth(quarter, SIX, samples=3, **COMMON)).all()
+
+
+def test_a_function_that_companions_reach_gets_one_picture_at_a_time():
+    def centred(batch):
+        rows = quarter(batch)
+        return np.tanh(rows - rows.mean(axis=0) + rows.sum(axis=1, keepdims=True)) / 2
+
+    def scaled(batch):
+        levels = np.abs(batch).max() / 127
+        return quarter(np.round(batch / levels) * levels)
+
+    for coupled in (centred, scaled):
+        sizes = set()
+
+        def watched(batch):
+            sizes.add(len(batch))
+            return coupled(batch)
+
+        found = {}
+        for batch in (1, 3, 64):
+            with pytest.warns(UserWarning, match="one picture at a time"):
+                found[batch] = rg.smooth(watched, SIX, samples=20, batch=batch, **COMMON)
+        assert sizes == {1, 3, 4}  # beyond 1: the trial's own
+        assert (found[1] == found[3]).all() and (found[1] == found[64]).all()
+
+
+def test_rounding_is_no_company(recwarn):
+    def nearly(batch):
+        return quarter(batch) * np.float32(1 + 1e-7 * len(batch))
+
+    rg.smooth(nearly, SIX, samples=4, **COMMON)
+    assert not recwarn.list
+
+
+def test_a_function_that_draws_lots_is_refused():
+    rng = np.random.default_rng(1)
+    with pytest.raises(rg.InputError, match="other numbers for the same picture the second time"):
+        rg.smooth(lambda batch: quarter(batch) + 1e-3 * rng.random((len(batch), 4)), SIX, samples=4, **COMMON)
 
 
 def test_a_plain_function_may_return_tensors(torch):

@@ -91,6 +91,11 @@ class Encoder:
         return self._encoder.engine
 
     @property
+    def check(self) -> str:
+        """How it was settled that embeddings are functions of single pictures: run together, or one by one and why."""
+        return self._encoder.check
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the ONNX file."""
         return self._encoder.digest

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import Any, Callable, Union
+import warnings
+from typing import Any, Callable, Iterator, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +16,13 @@ from ._errors import InputError
 from ._progress import Bar, Progress
 
 Function = Callable[[Any], Any]
+
+# Largest difference that companions may make in any component, as a share of the embedding's norm: rounding in another
+# order makes about a tenth of it, statistics over a batch of hostile companions a hundred thousand times as much.
+TOLERANCE = 1e-5
+
+# How much larger than a picture hostile companions are.
+LOUD = 1000.0
 
 
 def smooth(
@@ -36,8 +45,10 @@ def smooth(
     ----------
     function : callable
         Takes a float32 array ``(b, *picture.shape)`` and returns ``(b, d)``. A torch module gets a tensor on its own
-        device instead, under ``torch.no_grad``; torch is imported by nobody but its user. It is called once with the
-        picture as it is, to learn ``d``.
+        device instead, under ``torch.no_grad``; torch is imported by nobody but its user. Every row must be a function
+        of its picture alone: the function is tried first, on the picture by itself, twice, and beside companions a
+        thousand times louder. A function that draws lots, or a module in training mode, is refused; one that companions
+        reach gets one picture at a time, with a warning.
     picture : array_like
         Pixels in [0, 1], of any shape.
     sigma : float
@@ -67,8 +78,8 @@ def smooth(
     Raises
     ------
     InputError
-        A picture that cannot be smoothed, or an embedding that is not finite, too long or of another shape. What the
-        function itself raises comes out as it is.
+        A picture that cannot be smoothed, an embedding that is not finite, too long or of another shape, or other
+        numbers for the same picture the second time. What the function itself raises comes out as it is.
 
     Examples
     --------
@@ -90,7 +101,13 @@ def smooth(
     flat = pixels.ravel()
     _native.check_picture(flat, list(pixels.shape), identity, float(sigma))
     call = _adapted(function)
-    dimension = _rows(call(pixels[None]), 1).shape[1]
+    dimension, together = _tried(call, pixels)
+    if not together:
+        warnings.warn(
+            "the function's embeddings depend on what else is in the batch, so it gets one picture at a time, which is slower",
+            stacklevel=2,
+        )
+        batch = 1
     with Bar(progress, len(chosen), "smoothing", "sample") as bar:
 
         def embed(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -121,6 +138,65 @@ def _rows(result: Any, wanted: int) -> NDArray[np.float32]:
     return rows
 
 
+def _tried(call: Function, picture: NDArray[np.float32]) -> tuple[int, bool]:
+    """The dimension of embeddings, and whether a picture's is the same in every company; raises if it is not its own."""
+    alone = _rows(call(picture[None]), 1)
+    dimension = alone.shape[1]
+
+    def embedded(pictures: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+        rows = _rows(call(np.stack(pictures)), len(pictures))
+        if rows.shape[1] != dimension:
+            raise InputError(
+                f"the function gave an array of shape {rows.shape} for {len(pictures)} pictures, "
+                f"wanted {(len(pictures), dimension)}"
+            )
+        return rows
+
+    # Any numbers without a pattern would do; these are the same on every machine.
+    loud = LOUD * np.random.default_rng(0).random(picture.shape, dtype=np.float32)
+    quiet = np.zeros_like(picture)
+    constant = np.full_like(picture, LOUD)
+    with np.errstate(all="ignore"):
+        first = embedded([loud, picture, -loud])[1]
+        second = embedded([picture, quiet, constant, picture])
+    again = embedded([picture])
+    if again.tobytes() != alone.tobytes():
+        raise InputError("the function gave other numbers for the same picture the second time, wanted the same bits")
+    if not np.isfinite(alone).all():
+        # Refused with its place when the samples are drawn.
+        return dimension, True
+    exact = alone[0].astype(np.float64)
+    companions = np.stack([first, second[0], second[3]]).astype(np.float64)
+    with np.errstate(all="ignore"):
+        difference = np.abs(companions - exact).max()
+    return dimension, bool(difference <= TOLERANCE * np.linalg.norm(exact))
+
+
+def _behind(function: Any, depth: int = 3) -> Iterator[Any]:
+    """What a function is made of: itself, what it wraps, and what it holds or names."""
+    yield function
+    if depth == 0:
+        return
+    parts: list[Any] = []
+    if isinstance(function, functools.partial):
+        parts += [function.func, *function.args, *function.keywords.values()]
+    parts += [getattr(function, name, None) for name in ("__self__", "__wrapped__")]
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        for cell in getattr(function, "__closure__", None) or ():
+            try:
+                parts.append(cell.cell_contents)
+            except ValueError:  # not filled yet
+                continue
+        names = getattr(function, "__globals__", {})
+        parts += [names[name] for name in code.co_names if name in names]
+    elif not isinstance(function, type(sys)):
+        parts += list(getattr(function, "__dict__", {}).values())
+    for part in parts:
+        if part is not None and not isinstance(part, type(sys)):
+            yield from _behind(part, depth - 1)
+
+
 def _adapted(function: Function) -> Function:
     """The function, with arrays made tensors where it is a torch module."""
     if not callable(function):
@@ -128,6 +204,10 @@ def _adapted(function: Function) -> Function:
     torch = sys.modules.get("torch")
     if torch is None:
         return function
+    for part in _behind(function):
+        # Batch statistics and dropout would make an embedding depend on its companions or on chance.
+        if isinstance(part, torch.nn.Module) and any(inner.training for inner in part.modules()):
+            raise InputError("the module or a part of it is in training mode, wanted it after module.eval()")
     if not isinstance(function, torch.nn.Module):
 
         def without_gradients(batch: NDArray[np.float32]) -> Any:
@@ -136,9 +216,6 @@ def _adapted(function: Function) -> Function:
 
         return without_gradients
     module: Any = function
-    if any(part.training for part in module.modules()):
-        # Batch statistics and dropout would make an embedding depend on its companions or on chance.
-        raise InputError("the module or a part of it is in training mode, wanted it after module.eval()")
     parameter = next(iter(module.parameters()), None)
 
     def embed(batch: NDArray[np.float32]) -> Any:
