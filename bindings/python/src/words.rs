@@ -62,17 +62,9 @@ pub(crate) fn metric_word(metric: Metric) -> &'static str {
 }
 
 pub(crate) fn stage(word: &str) -> PyResult<Stage> {
-    match word {
-        "pilot" => Ok(Stage::Pilot),
-        "certify" => Ok(Stage::Certify),
-        "gallery" => Ok(Stage::Gallery),
-        "attack" => Ok(Stage::Attack),
-        "train" => Ok(Stage::Train),
-        "judge" => Ok(Stage::Judge),
-        _ => {
-            Err(refused(format!("stage is `{word}`, wanted pilot, certify, gallery, attack, train or judge")))
-        }
-    }
+    Stage::ALL.into_iter().find(|stage| stage.as_str() == word).ok_or_else(|| {
+        refused(format!("stage is `{word}`, wanted {}", Stage::ALL.map(Stage::as_str).join(", ")))
+    })
 }
 
 pub(crate) fn certificate(word: &str) -> PyResult<CertificateName> {

@@ -1,6 +1,7 @@
 //! Recall@1 of an encoder, clean and smoothed: every picture asks for its label among all the others.
 //!
-//! Nothing is certified here; it is what one wants to know of an encoder before.
+//! Nothing is certified here; it is what one wants to know of an encoder before, so it has noise of its own: an encoder or a
+//! `σ` that was chosen by it is certified on noise that the choice has not seen.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -105,7 +106,7 @@ pub fn recall_at_1(
             let pixels = input_values(embedder.contract(), identity, loaded.picture)?;
             let picture = Picture { identity, pixels: &pixels };
             let clean = smoother.clean(&picture)?;
-            let smoothed = smoother.mean(&picture, Stage::Certify, 0..smoothing.samples)?;
+            let smoothed = smoother.mean(&picture, Stage::Measure, 0..smoothing.samples)?;
             let smoothed = smoothed.mean.iter().map(|&value| value as f32).collect();
             let mut rows = rows.lock().expect("no holder of this lock can panic");
             rows.push(Row { position: loaded.position, clean, smoothed });
@@ -158,7 +159,62 @@ fn leave_one_out(vectors: Vec<f32>, dimension: usize, labels: &[&str]) -> Result
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::contract::Contract;
+    use crate::dataset::{PictureSource, Role};
+    use crate::engine::{Engine, EngineOptions};
+
+    struct Quiet;
+
+    impl Observer for Quiet {
+        fn advanced(&self, _: usize, _: usize) {}
+    }
+
+    #[test]
+    fn recall_does_not_look_at_the_noise_that_certifies() {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/convolutional.onnx");
+        let options = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
+        let contract = Contract::for_model(&model).unwrap();
+        let embedder = OnnxEmbedder::open(&model, contract, &options).unwrap();
+        let record = |place: usize| Record {
+            identity: format!("picture {place}"),
+            source: PictureSource::Grey { width: 16, height: 16, pixels: vec![128; 256] },
+            crop: None,
+            label: format!("class {}", place % 3),
+            category: None,
+            split: None,
+            role: Role::Unassigned,
+        };
+        let records: Vec<Record> = (0..24).map(record).collect();
+        let labels: Vec<&str> = records.iter().map(|record| record.label.as_str()).collect();
+        // Equal pictures, one noisy copy of each: which is nearest to which is the noise's doing alone.
+        let (sigma, one) = (Sigma::new(0.5).unwrap(), NonZeroUsize::MIN);
+        let measured = |seed: Seed| {
+            let smoothing = Smoothing { sigma, samples: 1, seed, excess: Excess::Refuse, batch: one };
+            let broken = BrokenPictures::Fatal;
+            recall_at_1(&embedder, &records, smoothing, broken, one, &Quiet).unwrap().0.smoothed
+        };
+        let expected = |seed: Seed, stage: Stage| {
+            let smoother = Smoother::new(&embedder, sigma, seed);
+            let loader = Loader::new(&records, embedder.contract().preparation(), BrokenPictures::Fatal);
+            let rows = (0..records.len()).flat_map(|place| {
+                let identity = &records[place].identity;
+                let loaded = loader.load(place).unwrap();
+                let pixels = input_values(embedder.contract(), identity, loaded.picture).unwrap();
+                let picture = Picture { identity, pixels: &pixels };
+                smoother.samples(&picture, stage, 0..1).unwrap().values().to_vec()
+            });
+            leave_one_out(rows.collect(), embedder.dimension(), &labels).unwrap()
+        };
+        let seeds: Vec<Seed> = (0..8).map(Seed::new).collect();
+        let found: Vec<f64> = seeds.iter().map(|&seed| measured(seed)).collect();
+        for stage in Stage::ALL {
+            let wanted: Vec<f64> = seeds.iter().map(|&seed| expected(seed, stage)).collect();
+            assert_eq!(found == wanted, stage == Stage::Measure, "{stage:?}: {found:?} {wanted:?}");
+        }
+    }
 
     #[test]
     fn the_nearest_other_row_decides() {

@@ -116,7 +116,7 @@ impl Service {
         let drawn = self.scheduler.ticket().samples(
             &picture,
             (self.settings.sigma, Seed::new(0)),
-            Stage::Pilot,
+            Stage::Trial,
             0..passes,
         );
         drawn.map(|_| ()).map_err(OpenError::Encoder)

@@ -66,7 +66,9 @@ pub const PIXELS_PER_SAMPLE: u64 = 1 << 34;
 
 /// What the noise is for; samples of different stages are independent.
 ///
-/// The numbers are part of the noise: they are never changed or used again.
+/// Whatever looks at noise and then decides something has a stage of its own, so that no decision is made on the sample that
+/// proves (theory, section 0, says who may look at what). The numbers are part of the noise: they are never changed or
+/// used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Stage {
@@ -82,6 +84,42 @@ pub enum Stage {
     Train = 5,
     /// Fresh sample on which the result of an attack is judged; the attack never sees it.
     Judge = 6,
+    /// Noise of what is measured before anything is certified: recall of an encoder, while it is trained and afterwards.
+    Measure = 7,
+    /// Noise on which settings of a run (`σ`, samples, a retriever) are compared and chosen.
+    Choose = 8,
+    /// Noise that is drawn to see how fast the encoder is, and thrown away.
+    Trial = 9,
+}
+
+impl Stage {
+    /// Every stage, in the order of their numbers.
+    pub const ALL: [Stage; 9] = [
+        Stage::Pilot,
+        Stage::Certify,
+        Stage::Gallery,
+        Stage::Attack,
+        Stage::Train,
+        Stage::Judge,
+        Stage::Measure,
+        Stage::Choose,
+        Stage::Trial,
+    ];
+
+    /// The name that files and Python have for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Stage::Pilot => "pilot",
+            Stage::Certify => "certify",
+            Stage::Gallery => "gallery",
+            Stage::Attack => "attack",
+            Stage::Train => "train",
+            Stage::Judge => "judge",
+            Stage::Measure => "measure",
+            Stage::Choose => "choose",
+            Stage::Trial => "trial",
+        }
+    }
 }
 
 /// Which image the noise belongs to: 128 bits that stand for the bytes of its name.

@@ -190,8 +190,8 @@ class Encoder:
             How many samples, or which.
         seed : int or bytes
             Root of the noise.
-        stage : {"certify", "pilot", "gallery"}
-            What the samples are for.
+        stage : {"certify", "pilot", "gallery", "measure", "choose"}
+            What the samples are for; whatever is compared or chosen by them takes "measure" or "choose", never "certify".
         identity : str, optional
             Name of the picture, on which the noise depends; the path as it was given by default, and wanted for
             anything else.

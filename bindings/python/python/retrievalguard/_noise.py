@@ -25,8 +25,9 @@ class Noise:
         Root of the noise: a whole number below 2**128, or 16 bytes.
     identity : str or bytes
         Name of the picture, unique in the data set.
-    stage : {"certify", "pilot", "gallery", "attack", "train", "judge"}
-        What the noise is for; samples of different stages are independent.
+    stage : {"certify", "pilot", "gallery", "attack", "train", "judge", "measure", "choose", "trial"}
+        What the noise is for; samples of different stages are independent. What is measured or compared before anything is
+        certified takes "measure" or "choose", so that nothing is chosen on the sample that proves.
 
     Examples
     --------

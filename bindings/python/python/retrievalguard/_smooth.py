@@ -59,8 +59,9 @@ def smooth(
         Root of the noise, fixed before the picture is seen.
     identity : str
         Name of the picture, unique in the data set; the noise depends on it.
-    stage : {"certify", "pilot", "gallery"}
-        What the samples are for; those of different stages are independent.
+    stage : {"certify", "pilot", "gallery", "measure", "choose"}
+        What the samples are for; those of different stages are independent. Whatever is compared or chosen by samples takes
+        "measure" or "choose", never "certify".
     batch : int
         Copies that the function gets at once, at most 256.
     progress : bool or callable

@@ -308,7 +308,7 @@ fn speed(request: &CertifyRequest<'_>) -> anyhow::Result<f64> {
     let mut count = 2 * u32::try_from(request.threads.get())?;
     loop {
         let start = Instant::now();
-        smoother.mean(&picture, Stage::Train, 0..count)?;
+        smoother.mean(&picture, Stage::Trial, 0..count)?;
         let seconds = start.elapsed().as_secs_f64();
         if seconds > 0.05 || count > 1 << 14 {
             return Ok(f64::from(count) / seconds.max(1e-9));

@@ -6,9 +6,6 @@ use super::chunk::EXTENSION;
 use super::{ImageIdentity, InstructionSet, NoiseStream, PIXELS_PER_SAMPLE, Stage, gaussian, philox};
 use crate::parameters::{Seed, Sigma};
 
-const STAGES: [Stage; 6] =
-    [Stage::Pilot, Stage::Certify, Stage::Gallery, Stage::Attack, Stage::Train, Stage::Judge];
-
 fn stream(seed: u64, name: &str, stage: Stage) -> NoiseStream {
     NoiseStream::new(Seed::new(seed), &ImageIdentity::new(name), stage)
 }
@@ -210,12 +207,29 @@ fn seeds_and_identities_enter_the_stream_with_all_their_bits() {
 
 #[test]
 fn stages_differ_in_their_own_counter_bits_only() {
-    let [first, others @ ..] = STAGES.map(|stage| stream(8, "stages", stage));
-    for (other, stage) in others.iter().zip(&STAGES[1..]) {
+    let [first, others @ ..] = Stage::ALL.map(|stage| stream(8, "stages", stage));
+    for (other, stage) in others.iter().zip(&Stage::ALL[1..]) {
         assert_eq!(other.key, first.key);
         assert_eq!(other.place[1], first.place[1]);
         assert_eq!(other.place[0] ^ first.place[0], *stage as u32 ^ Stage::Pilot as u32);
     }
+}
+
+#[test]
+fn no_stage_has_changed_its_number_or_shares_it() {
+    let numbers: Vec<(&str, u8)> = Stage::ALL.iter().map(|&stage| (stage.as_str(), stage as u8)).collect();
+    let wanted = [
+        ("pilot", 1),
+        ("certify", 2),
+        ("gallery", 3),
+        ("attack", 4),
+        ("train", 5),
+        ("judge", 6),
+        ("measure", 7),
+        ("choose", 8),
+        ("trial", 9),
+    ];
+    assert_eq!(numbers, wanted);
 }
 
 #[test]
@@ -317,7 +331,7 @@ fn values_with_different_counters_are_uncorrelated() {
     let base = stream(10, "image", Stage::Certify);
     let first = normals(base, 0, count + 4096);
     let mut cases = Vec::new();
-    for stage in [Stage::Pilot, Stage::Gallery, Stage::Attack, Stage::Train] {
+    for stage in Stage::ALL.into_iter().filter(|&stage| stage != Stage::Certify) {
         cases.push((format!("{stage:?}"), normals(stream(10, "image", stage), 0, count)));
     }
     for sample in [1, 2, 16, 1 << 16, u32::MAX] {
@@ -340,7 +354,7 @@ fn values_with_different_counters_are_uncorrelated() {
             values += first * second;
             squares += (first * first - 1.0) * (second * second - 1.0) / 2.0;
         }
-        // Either sum has mean 0 and variance `count` if the two are independent; there are 56 of them.
+        // Either sum has mean 0 and variance `count` if the two are independent; there are 64 of them.
         for (what, sum) in [("values", values), ("squares", squares)] {
             let deviations = sum / (count as f64).sqrt();
             assert!(deviations.abs() < 4.0, "{what} of {name}: {deviations} standard deviations");

@@ -118,21 +118,13 @@ pub struct SampleKey {
 
 impl SampleKey {
     fn to_json(&self) -> Value {
-        let stage = match self.stage {
-            Stage::Pilot => "pilot",
-            Stage::Certify => "certify",
-            Stage::Gallery => "gallery",
-            Stage::Attack => "attack",
-            Stage::Train => "train",
-            Stage::Judge => "judge",
-        };
         json!({
             "model": self.model,
             "contract": self.contract,
             "engine": self.engine,
             "seed": self.seed,
             "identity": self.identity,
-            "stage": stage,
+            "stage": self.stage.as_str(),
             "sigma": self.sigma,
             "start": self.range.start,
             "end": self.range.end,
