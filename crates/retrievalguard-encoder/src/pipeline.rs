@@ -28,7 +28,7 @@ use retrievalguard::{ParameterError, SmoothingError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use attack::{AttackReport, AttackRequest, AttackTarget, attack};
+pub use attack::{AttackReport, AttackRequest, AttackTarget, attack, begun_judge_seed};
 pub use certify::{
     Asked, CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, Procedure, QueryAnswer, QueryCertifier,
     QueryOutcome, certify, check_gallery,

@@ -177,8 +177,8 @@ impl Service {
         // Nothing is judged here: what the search finds is looked at by both retrievers afterwards.
         let few = SampleCount::new(1).expect("one is a sample count");
         let alpha = Alpha::new(0.5).expect("a half is a probability");
-        let judging = Judging { alpha, pilot: few, samples: few, refinements: 0 };
         let seed = secret_seed().map_err(Problem::internal)?;
+        let judging = Judging { alpha, pilot: few, samples: few, refinements: 0, seed };
         let attacker =
             Attacker::new((&queued, &watched), gallery, self.settings.sigma, seed, effort, judging)
                 .excess(self.settings.excess);

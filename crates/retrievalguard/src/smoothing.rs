@@ -197,6 +197,12 @@ impl<'a> Smoother<'a> {
         Self { excess, ..self }
     }
 
+    /// The same with another root of the noise.
+    #[must_use]
+    pub fn seed(self, seed: Seed) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Noise level `σ`.
     pub fn sigma(&self) -> Sigma {
         self.sigma

@@ -14,7 +14,8 @@ use retrievalguard::certificate::{CertificateName, Radius};
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::{Alpha, SampleCount, Seed};
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::pipeline::{AttackRequest, AttackTarget, attack};
+use retrievalguard_encoder::pipeline::{AttackRequest, AttackTarget, attack, begun_judge_seed};
+use retrievalguard_server::secret_seed;
 #[cfg(feature = "train")]
 use retrievalguard_train::white_box::{WhiteBox, WhiteBoxError};
 
@@ -70,7 +71,7 @@ pub(crate) struct AttackArgs {
     /// Keep perturbed pixels in [0, 1]; certificates cover all values, so attacks may use them by default
     #[arg(long, help_heading = "Attack")]
     clip: bool,
-    /// Seed of the attack's and the judge's noise
+    /// Seed of the attack's noise
     #[arg(long, default_value = "0", help_heading = "Attack")]
     seed: Seed,
     /// Most samples with which a perturbed picture is judged
@@ -82,6 +83,9 @@ pub(crate) struct AttackArgs {
     /// Probability that anything proved about one query's attack is wrong
     #[arg(long, default_value = "0.001", help_heading = "Judge", allow_negative_numbers = true)]
     judge_alpha: Alpha,
+    /// Seed of the judge's noise, to repeat a run; drawn from the operating system by default, and shown afterwards
+    #[arg(long, help_heading = "Judge")]
+    judge_seed: Option<Seed>,
     /// Further sizes that are judged, to narrow down where a query breaks
     #[arg(long, default_value = "3", help_heading = "Judge")]
     refinements: u32,
@@ -123,6 +127,12 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
     let plain_gallery =
         plain::gallery(&run, &stored, &embedder, &arguments.engine, &folder.join("plain-gallery"))?;
+    let journal = folder.join("attack.journal");
+    // An attack that was fitted to the judge's noise of an earlier run would be judged by what it knows.
+    let judge_seed = match arguments.judge_seed {
+        Some(seed) => seed,
+        None => begun_judge_seed(&journal)?.map_or_else(secret_seed, Ok)?,
+    };
     let request = AttackRequest {
         targets: &targets,
         certificate: name,
@@ -144,12 +154,13 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
             pilot: arguments.judge_pilot,
             samples: arguments.judge_samples,
             refinements: arguments.refinements,
+            seed: judge_seed,
         },
         excess: run.description.excess(),
         threads: arguments.engine.threads(),
     };
     let progress = Progress::new("attacking");
-    let result = attack(&request, &folder.join("attack.journal"), &progress);
+    let result = attack(&request, &journal, &progress);
     progress.finish();
     let found = result?;
     if found.resumed > 0 {

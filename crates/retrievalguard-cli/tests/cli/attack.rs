@@ -73,8 +73,9 @@ fn an_attack_breaks_the_plain_encoder_and_no_certificate() {
     check(&found, "white-box", 8);
     assert!(plain_breaks(&found) >= 5, "{first}");
 
-    // The same again, on one thread and from the beginning.
-    let again = format!("attack {RUN} {QUICK} --queries 8 --threads 1 --out again");
+    // The same again with the judge's seed, on one thread and from the beginning.
+    let seed = found["judge_seed"].as_str().unwrap();
+    let again = format!("attack {RUN} {QUICK} --queries 8 --threads 1 --judge-seed {seed} --out again");
     sandbox.run(&again).succeeds();
     assert!(sandbox.bytes(&format!("{RUN}/attack.json")) == sandbox.bytes("again/attack.json"));
 
@@ -90,9 +91,6 @@ fn an_attack_breaks_the_plain_encoder_and_no_certificate() {
 fn a_killed_black_box_attack_ends_with_the_bytes_of_one_that_was_not() {
     let sandbox = demo();
     let line = format!("attack {RUN} {QUICK} --black-box --queries 6");
-    sandbox.run(&format!("{line} --out whole")).succeeds().prints(&["black box", "and 0 gradient passes"]);
-    check(&attack_json(&sandbox, "whole/attack.json"), "black-box", 6);
-
     let cut = format!("{line} --out cut");
     let mut running = Running::start(&sandbox, &cut);
     // Three lines of header, then two queries.
@@ -100,8 +98,22 @@ fn a_killed_black_box_attack_ends_with_the_bytes_of_one_that_was_not() {
     running.signal("-KILL");
     running.finish();
     assert!(!sandbox.path("cut/attack.json").exists());
-    sandbox.run(&cut).succeeds().tells(&["queries were done before and were not attacked again"]);
+    let resumed = sandbox.run(&cut).succeeds();
+    let resumed = resumed.tells(&["queries were done before and were not attacked again"]);
+    let found = attack_json(&sandbox, "cut/attack.json");
+    check(&found, "black-box", 6);
+
+    // The judge's noise was drawn when the run began, and a resumed run goes on with it.
+    let seed = found["judge_seed"].as_str().unwrap();
+    resumed.prints(&["black box", "and 0 gradient passes", &format!("fresh noise (seed {seed})")]);
+    sandbox.run(&format!("{line} --judge-seed {seed} --out whole")).succeeds();
     assert!(sandbox.bytes("cut/attack.json") == sandbox.bytes("whole/attack.json"));
+    let other = sandbox.run(&format!("{cut} --judge-seed 1"));
+    other.fails(2, &["attack.journal", "belongs to another run", "judging.seed"]);
+
+    // Another run is judged on noise that nobody has seen.
+    sandbox.run(&format!("{line} --out fresh")).succeeds();
+    assert_ne!(attack_json(&sandbox, "fresh/attack.json")["judge_seed"], found["judge_seed"]);
 }
 
 /// Multiplies every radius of a table.

@@ -43,7 +43,7 @@ pub struct AttackRequest<'a> {
     pub plain_gallery: Option<&'a GalleryDirectory>,
     /// Noise level.
     pub sigma: Sigma,
-    /// Root of the noise that is attacked and judged with.
+    /// Root of the noise that is attacked with; the judge has its own.
     pub seed: Seed,
     /// How hard the attack tries.
     pub effort: Effort,
@@ -62,6 +62,15 @@ pub struct AttackReport {
     pub results: Vec<Attacked>,
     /// Queries that an earlier, interrupted run had done already.
     pub resumed: usize,
+}
+
+/// The root of the judge's noise in a run that was begun before, so that it goes on as it began.
+///
+/// A run that has not begun has none: its seed is drawn then, after everything that the attack does was fixed.
+pub fn begun_judge_seed(journal_path: &Path) -> Result<Option<Seed>, PipelineError> {
+    let Some(contents) = Journal::read(journal_path)? else { return Ok(None) };
+    let seed = contents.description.pointer("/judging/seed").cloned();
+    Ok(seed.and_then(|seed| serde_json::from_value(seed).ok()))
 }
 
 /// Attacks every query; `journal` is where progress is kept and `journal` alone decides what is left to do.

@@ -9,7 +9,7 @@ use super::{AttackError, Cost, Fate};
 use crate::certificate::{Certifier, HalfSpaceOptions, Verdict};
 use crate::gallery::{Positives, Question, Side};
 use crate::noise::Stage;
-use crate::{Alpha, Picture, SampleCount, Samples, Smoother};
+use crate::{Alpha, Picture, SampleCount, Samples, Seed, Smoother};
 
 /// Each point is looked at twice: with this share of the samples, and with all of them.
 const FIRST_LOOK: u32 = 4;
@@ -28,6 +28,8 @@ pub struct Judging {
     pub samples: SampleCount,
     /// Points between the smallest break and the size below it that are judged too, to tighten the bracket.
     pub refinements: u32,
+    /// Root of the judge's noise: drawn when a run begins, so that nothing that was tried before knew it.
+    pub seed: Seed,
 }
 
 /// Judges perturbed copies of one query, each on noise of its own.
@@ -44,6 +46,8 @@ pub struct Judge<'a> {
 
 impl<'a> Judge<'a> {
     /// A judge of at most `points` perturbations and the refinements that `judging` allows.
+    ///
+    /// The smoother says how noisy copies are embedded; the root of the noise is that of `judging`.
     pub fn new(
         certifier: Certifier<'a>,
         smoother: Smoother<'a>,
@@ -57,7 +61,7 @@ impl<'a> Judge<'a> {
         let level = judging.alpha.share(shares);
         Self {
             certifier,
-            smoother,
+            smoother: smoother.seed(judging.seed),
             identity,
             question,
             judging,
@@ -133,7 +137,7 @@ impl<'a> Judge<'a> {
         Ok(matches!(verdict, Verdict::Certified { .. }))
     }
 
-    /// Noise that nothing has used before.
+    /// Noise that nothing has used before, neither the attack nor another point of this judge.
     fn draw(&mut self, pixels: &[f32], count: u32) -> Result<Samples, AttackError> {
         let picture = Picture { identity: self.identity, pixels };
         let range = self.next_sample..self.next_sample.saturating_add(count);

@@ -102,7 +102,8 @@ fn right(gallery: &Gallery) -> Question {
 
 fn judging(alpha: f64, samples: u64, refinements: u32) -> Judging {
     let count = |value| SampleCount::new(value).unwrap();
-    Judging { alpha: Alpha::new(alpha).unwrap(), pilot: count(200), samples: count(samples), refinements }
+    let (pilot, samples, seed) = (count(200), count(samples), Seed::new(77));
+    Judging { alpha: Alpha::new(alpha).unwrap(), pilot, samples, refinements, seed }
 }
 
 const EFFORT: Effort = Effort { steps: 20, restarts: 2, noise: 32, pixels: Pixels::Free };
@@ -234,14 +235,74 @@ fn the_judge_is_wrong_no_more_often_than_its_level() {
     let mut wrong = 0;
     for seed in 0..trials {
         let certifier = Certifier::new(&gallery, sigma, Alpha::new(level).unwrap());
-        let smoother = Smoother::new(&circle, sigma, Seed::new(u64::from(seed)));
-        let mut judge = Judge::new(certifier, smoother, "tie", &question, judging(level, 400, 0), points);
+        let smoother = Smoother::new(&circle, sigma, Seed::new(0));
+        let judging = Judging { seed: Seed::new(u64::from(seed)), ..judging(level, 400, 0) };
+        let mut judge = Judge::new(certifier, smoother, "tie", &question, judging, points);
         let proofs = (0..points).filter(|_| judge.judge(&pixels).unwrap() != Fate::Undecided).count();
         wrong += u32::from(proofs > 0);
     }
     let tail = binomial::upper_tail(wrong, trials, Probability::new(level).unwrap());
     assert!(tail > 1e-3, "{wrong} of {trials}");
     assert!(wrong > 0, "a judge that never errs at a level of {level} has no power");
+}
+
+/// Judges many ties, keeps those that were proved one way or the other, and judges these again.
+///
+/// Returns how many were kept and how many of them were proved again; each proof is false.
+fn judged_again(first: Seed, second: Seed, level: f64) -> (u32, u32) {
+    let (circle, gallery) = (Circle::new(), gallery());
+    let question = right(&gallery);
+    let sigma = Sigma::new(SIGMA).unwrap();
+    let pixels = circle.picture(0.5);
+    let proved = |seed: Seed, name: &str| {
+        let certifier = Certifier::new(&gallery, sigma, Alpha::new(level).unwrap());
+        let smoother = Smoother::new(&circle, sigma, Seed::new(0));
+        let judging = Judging { seed, ..judging(level, 400, 0) };
+        Judge::new(certifier, smoother, name, &question, judging, 1).judge(&pixels).unwrap()
+            != Fate::Undecided
+    };
+    let names: Vec<String> = (0..2_000).map(|query| format!("tie {query}")).collect();
+    let kept: Vec<&String> = names.iter().filter(|name| proved(first, name)).collect();
+    let again = kept.iter().filter(|name| proved(second, name)).count();
+    (u32::try_from(kept.len()).unwrap(), u32::try_from(again).unwrap())
+}
+
+#[test]
+fn an_attack_picked_by_what_the_judge_said_is_noticed_unless_the_judge_draws_again() {
+    let level = Probability::new(0.5).unwrap();
+    let (kept, again) = judged_again(Seed::new(1), Seed::new(1), 0.5);
+    assert!(
+        kept >= 30 && binomial::upper_tail(again, kept, level) < 1e-9,
+        "the same noise twice went unnoticed: {again} of {kept}"
+    );
+    let (kept, again) = judged_again(Seed::new(1), Seed::new(2), 0.5);
+    assert!(binomial::upper_tail(again, kept, level) > 1e-3, "{again} of {kept}");
+}
+
+#[test]
+fn the_judge_does_not_use_the_noise_of_the_attack() {
+    let (circle, gallery) = (Circle::new(), gallery());
+    let sigma = Sigma::new(SIGMA).unwrap();
+    let run = |judge: u64| {
+        let judging = Judging { seed: Seed::new(judge), ..judging(0.5, 60, 4) };
+        let attacker = Attacker::new((&circle, &circle), &gallery, sigma, Seed::new(3), EFFORT, judging);
+        let fates = (0..12).map(|query| {
+            let pixels = circle.picture(0.1);
+            let identity = format!("query {query}");
+            let picture = Picture { identity: &identity, pixels: &pixels };
+            let attacked = attacker.query(&picture, &right(&gallery), 0.19).unwrap();
+            let points: Vec<(f64, f64)> =
+                attacked.smoothed.iter().map(|point| (point.factor, point.norm)).collect();
+            let fates: Vec<Fate> = attacked.smoothed.iter().map(|point| point.outcome).collect();
+            (points, fates)
+        });
+        fates.unzip::<_, _, Vec<_>, Vec<_>>()
+    };
+    let (points, fates) = run(1);
+    let (same_points, other_fates) = run(2);
+    assert_eq!(points, same_points, "the search does not depend on who judges");
+    assert_ne!(fates, other_fates, "near the boundary the judge's own noise decides");
+    assert_eq!(run(1), (points, fates));
 }
 
 #[test]

@@ -65,6 +65,7 @@ pub(super) fn write(
         "judge_alpha": judging.alpha,
         "sigma": request.sigma,
         "seed": request.seed,
+        "judge_seed": judging.seed,
         "factors": FACTORS,
         "mode": request.slopes.mode(),
         "plain_gallery": if request.plain_gallery.is_some() { "clean" } else { "stored" },
@@ -119,8 +120,10 @@ pub(super) fn show(
     )?;
     writeln!(
         out,
-        "judge: fresh noise, up to {} samples per perturbation; what is proved of a query is wrong with probability {} at most",
-        judging.samples, judging.alpha
+        "judge: fresh noise (seed {}), up to {} samples per perturbation; what is proved of a query is wrong with probability {} at most",
+        String::from(judging.seed),
+        judging.samples,
+        judging.alpha
     )?;
     writeln!(out)?;
     write!(out, "{:<28}", "size, in certified radii")?;
