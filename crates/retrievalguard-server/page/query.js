@@ -180,7 +180,7 @@ export class Query {
     this.#end(asked, "finished");
     this.#radius(asked, answer);
     const remark = DECISIONS[answer.decision] ?? "";
-    const abstained = answer.verdict === "abstained" ? " Abstaining is an answer, not an error: these samples prove no radius. More of them may." : "";
+    const abstained = answer.verdict === "abstained" ? " Abstaining is an answer, not an error: these samples prove no radius. More of them may, in a new attempt." : "";
     this.#remark(remark + abstained);
     this.#announce(
       answer.verdict === "certified"
@@ -272,6 +272,7 @@ export class Query {
       ? `${grouped(samples)} of at most ${plural(asked.cap, "sample")}, ${time}`
       : `${plural(samples, "sample")} after a pilot of ${grouped(asked.answer.pilot)}, ${time}`;
     byId("answer-statement").textContent = statement;
+    byId("answer-again").textContent = asked.answer.asking_again ?? "";
     this.#chart.show(asked.looks, asked.cap, asked.target);
   }
 

@@ -1,5 +1,6 @@
 //! What clients get: answers, and the words of the guarantee.
 
+use retrievalguard::Alpha;
 use retrievalguard::certificate::{Decision, Radius, Verdict, round_down};
 use retrievalguard::gallery::Neighbour;
 use serde::{Deserialize, Serialize};
@@ -116,6 +117,9 @@ pub(crate) struct Answer {
     pub(crate) sigma: f64,
     /// Probability that the guarantee is wrong
     pub(crate) alpha: f64,
+    /// What asking again about the same picture means for that probability
+    #[serde(default)]
+    pub(crate) asking_again: String,
     /// The nearest items, nearest first
     pub(crate) items: Vec<Item>,
     pub(crate) milliseconds: Milliseconds,
@@ -180,6 +184,14 @@ impl Guarantee {
             statement,
         }
     }
+}
+
+/// Every answer is an attempt of its own.
+pub(crate) fn asking_again(alpha: Alpha) -> String {
+    format!(
+        "Asking again about the same picture draws other noise and is a new attempt at {alpha}: of k answers the best is \
+         wrong with probability up to k times that."
+    )
 }
 
 fn abstention(candidate: Option<&str>, samples: u32) -> String {

@@ -15,7 +15,7 @@ use retrievalguard::noise::Stage;
 use retrievalguard::{SampleCount, Samples, Seed, TargetRadius};
 
 use crate::admission::Place;
-use crate::answer::{Answer, DecisionWord, Guarantee, Hashes, Item, Milliseconds, Step};
+use crate::answer::{Answer, DecisionWord, Guarantee, Hashes, Item, Milliseconds, Step, asking_again};
 use crate::keeper::Snapshot;
 use crate::problem::Problem;
 use crate::scheduler::{PassError, Prepared, Ticket};
@@ -228,6 +228,7 @@ impl Course<'_> {
             decision,
             sigma: self.guarantees.sigma.get(),
             alpha: self.guarantees.alpha.get(),
+            asking_again: asking_again(self.guarantees.alpha),
             items,
             milliseconds: Milliseconds {
                 total: milliseconds(started),

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A job whose service was killed goes on with the first picture that has no answer. Its seed is kept in its folder,
-//! which nobody else may read, so it answers what it would have answered.
+//! which nobody else may read, so it answers what it would have answered, if the gallery is the one that it was. Against
+//! another gallery it draws other noise: radii that were shown on the way may be why the gallery is another.
 //!
 //! Below the JSON of a file stands its SHA-256, and the request has those of the pictures, so that nothing is answered
 //! that was changed on the disk. A job that cannot be read is shown with the reason, and left as it is.

@@ -181,14 +181,19 @@ impl Service {
         place: Option<&Place>,
         tell: Option<&mut dyn FnMut(News)>,
     ) -> Result<Answer, Problem> {
-        let snapshot = self.keeper.current();
-        let course = Course {
-            snapshot: &snapshot,
-            guarantees: &self.guarantees,
-            ticket,
-            permits: &self.permits,
-            place,
-        };
+        self.answer_from(&self.keeper.current(), ask, ticket, place, tell)
+    }
+
+    /// Answers one question about this state of the gallery.
+    fn answer_from(
+        &self,
+        snapshot: &Snapshot,
+        ask: &Ask,
+        ticket: &Ticket,
+        place: Option<&Place>,
+        tell: Option<&mut dyn FnMut(News)>,
+    ) -> Result<Answer, Problem> {
+        let course = Course { snapshot, guarantees: &self.guarantees, ticket, permits: &self.permits, place };
         let answer = match tell {
             Some(tell) => course.growing(ask, tell)?,
             None => course.once(ask)?,
@@ -313,8 +318,10 @@ impl Service {
     fn run_job(&self, job: &Job, ticket: &Ticket) -> Result<(), Problem> {
         while let Some(place) = job.open_picture() {
             let bytes = job.picture(place)?;
-            let name = format!("{}-{place}", job.id);
-            let (picture, picture_hash) = self.prepare(&name, &bytes)?;
+            let (prepared, picture_hash) = self.prepare(&format!("{}-{place}", job.id), &bytes)?;
+            let snapshot = self.keeper.current();
+            let identity = self.noise_identity(job, place, &snapshot);
+            let picture = Arc::new(Prepared { identity, pixels: prepared.pixels.clone() });
             let ask = Ask {
                 picture,
                 picture_hash,
@@ -328,10 +335,21 @@ impl Service {
                 News::First(_) => {}
                 News::Step(step) => job.reached(place, step.radius),
             };
-            let answer = self.answer(&ask, ticket, None, Some(&mut tell))?;
+            let answer = self.answer_from(&snapshot, &ask, ticket, None, Some(&mut tell))?;
             job.answered(place, answer)?;
         }
         Ok(())
+    }
+
+    /// Under which name the noise of a job's picture is drawn from the job's seed.
+    ///
+    /// A job that goes on after a restart repeats a picture whose radii may have been shown already. Against the same system
+    /// it repeats its noise, and so its answer. Against another gallery, or another guarantee, that noise would no longer be
+    /// independent of what it is to prove: the name is another, and the noise with it.
+    fn noise_identity(&self, job: &Job, place: usize, snapshot: &Snapshot) -> String {
+        let Guarantees { sigma, alpha, pilot, model, contract, .. } = &self.guarantees;
+        let (gallery, engine) = (snapshot.version(), self.embedder.report());
+        format!("{}-{place} {gallery} {model} {contract} {engine} {sigma} {alpha} {pilot}", job.id)
     }
 
     /// Embeds the gallery's pictures without noise, for the plain retriever.

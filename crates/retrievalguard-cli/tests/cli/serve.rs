@@ -68,6 +68,8 @@ fn an_answer_carries_items_a_verdict_and_what_it_was_made_from() {
             assert_eq!(answer["hashes"][hash].as_str().unwrap().len(), 64, "{hash}");
         }
         assert!(answer["milliseconds"]["total"].as_f64().unwrap() > 0.0);
+        let again = answer["asking_again"].as_str().unwrap();
+        assert!(again.contains("a new attempt at 0.01"), "{again}");
     }
     // With a target radius it stops when that is decided.
     let answer = service.post("/v1/query?samples=5000&target_radius=0.0001", &picture).expect(200);
@@ -589,6 +591,47 @@ fn an_accepted_job_outlives_its_service() {
     let service = Service::start(&sandbox, "--log off");
     assert_eq!(service.get(&place).expect(200)["state"], "cancelled");
     service.post("/v1/jobs", b"no picture").expect(415);
+}
+
+#[test]
+fn a_job_that_goes_on_against_another_gallery_draws_other_noise() {
+    let sandbox = Sandbox::indexed();
+    let picture = query_picture(&sandbox);
+    let mut service = Service::start(&sandbox, "--log off");
+    let job = service.post("/v1/jobs?samples=400&top_k=3", &picture).expect(202);
+    let id = job["id"].as_str().unwrap().to_owned();
+    let finished = |service: &Service| {
+        let place = format!("/v1/jobs/{id}");
+        service.wait_for("the job is finished", |service| {
+            service.get(&place).expect(200)["state"] == "finished"
+        });
+        service.get(&place).expect(200)["answers"][0].clone()
+    };
+    // As if the service had been killed after it had shown radii and before the answer was written.
+    let again = |service: Service, flags: &str| {
+        service.kill();
+        std::fs::remove_file(sandbox.path("gallery/jobs").join(&id).join("answer-0.json")).unwrap();
+        Service::start(&sandbox, flags)
+    };
+    let distances = |answer: &Value| answer["items"].clone();
+    let first = finished(&service);
+    service = again(service, "--log off");
+    let second = finished(&service);
+    assert_eq!((&second["radius"], distances(&second)), (&first["radius"], distances(&first)));
+
+    // An item far away leaves the nearest ones where they are; only other noise moves the distances to them.
+    let far = sandbox.bytes("pictures/class-4/0.png");
+    let (kind, body) = form(&[("label", "class-4"), ("identity", "another")], &[&far]);
+    service.post_as("/v1/items", &kind, &body).expect(201);
+    service = again(service, "--log off");
+    let third = finished(&service);
+    let nearest = |answer: &Value| answer["items"][0]["distance"].as_f64().unwrap();
+    assert_eq!(third["items"][0]["identity"], first["items"][0]["identity"]);
+    assert_ne!(nearest(&third), nearest(&first), "the noise of a published radius was used again");
+    assert_ne!(third["hashes"]["gallery"], first["hashes"]["gallery"]);
+    // Another guarantee is another statement, too.
+    service = again(service, "--log off --alpha 0.05");
+    assert_ne!(nearest(&finished(&service)), nearest(&third));
 }
 
 #[test]
