@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use retrievalguard::certificate::{
-    AdaptiveOptions, AdaptiveTest, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery,
-    StepValue, Verdict, statement_in_words,
+    AdaptiveOptions, AdaptiveOutcome, AdaptiveTest, CertificateName, Certifier, Explanation, Outcome, Radius,
+    SampledQuery, StepValue, Verdict, statement_in_words,
 };
 use retrievalguard::gallery::{Positives, Question};
 use retrievalguard::noise::Stage;
@@ -15,15 +15,16 @@ use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::table::ResultRow;
 use serde_json::json;
 
+use super::certify_samples::words;
 use super::run_directory::{RunDirectory, certificate_of, pixels_of};
 use crate::arguments::EngineArgs;
-use crate::progress::tell;
 
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
     after_help = "Example: retrievalguard explain product-240/05.png --run retrievalguard-demo/certificates\n\n\
-        The samples are drawn again from the run's seed, so the numbers are those behind the table."
+        The samples are drawn again from the run's seed, so the numbers are those behind the table; with another engine\n\
+        they may differ, and are then called estimates."
 )]
 pub(crate) struct ExplainArgs {
     /// The query: its identity in the run, or the end of it
@@ -69,32 +70,59 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
     );
     let pilot = smoother.samples(&picture, Stage::Pilot, 0..description.pilot.get())?;
     let draw = |range| smoother.samples(&picture, Stage::Certify, range);
-    let outcome = match description.target_radius {
+    let again = match description.target_radius {
+        // The run has tested one radius while samples came in, so that test alone says what was proved.
         Some(target) => {
             let options = AdaptiveOptions::new(target, description.samples);
             let decided = AdaptiveTest::new(&certifier, &pilot, &question, &options)?
                 .run(|range| Ok(draw(range)?), anyhow::Error::from)?;
-            // The adaptive rule decides one radius; the chain is that of the fixed-size test on the same samples.
-            tell(format_args!(
-                "note: the run decided the radius {target} adaptively: {:?}",
-                decided.outcome.decision
-            ));
-            let certifying = decided.samples.unwrap_or_else(|| pilot.clone());
-            let chain = certifier.certify(name, &SampledQuery { pilot, certifying }, &question)?;
-            Outcome { verdict: decided.outcome.verdict, samples: decided.outcome.samples, ..chain }
+            let AdaptiveOutcome { verdict, samples, .. } = decided.outcome;
+            Outcome { name, verdict, samples, explain: decided.explain }
         }
         None => {
             let certifying = draw(0..description.samples.get())?;
             certifier.certify(name, &SampledQuery { pilot, certifying }, &question)?
         }
     };
-    compare(&run, row, &outcome, &embedder)?;
+    let repeated = compare(&run, row, &again, &embedder)?;
+    // What the run has proved is in its table; the samples drawn again can only show why.
+    let recorded = row.certificates[&name];
+    let found = again.verdict;
+    let outcome = Outcome { verdict: recorded.verdict, samples: recorded.samples, ..again };
     if arguments.json {
-        let value = json!({ "query": row.identity, "label": row.label, "outcome": outcome });
+        let value = json!({
+            "query": row.identity,
+            "label": row.label,
+            "outcome": outcome,
+            "numbers_of_the_run": repeated == Repeated::Exactly,
+        });
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
         return Ok(());
     }
-    print(&run, row, &outcome, out)
+    print(&run, row, &outcome, out)?;
+    if repeated == Repeated::Otherwise {
+        writeln!(
+            out,
+            "estimated     with {}: there the numbers below lead to `{}`; the verdict above is the run's",
+            embedder.report(),
+            in_words(found)
+        )?;
+    }
+    print_steps(&outcome.explain, out)
+}
+
+/// Whether samples drawn again give the verdict that the run has recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeated {
+    /// The numbers are those behind the verdict.
+    Exactly,
+    /// Another engine rounds otherwise: the numbers are near those behind the verdict, and prove nothing.
+    Otherwise,
+}
+
+fn in_words(verdict: Verdict) -> String {
+    let (word, radius) = words(verdict);
+    if radius.is_empty() { word.to_owned() } else { format!("{word} within {radius}") }
 }
 
 /// The row of an identity, or of the only identity that ends so.
@@ -120,14 +148,17 @@ fn compare(
     row: &ResultRow,
     outcome: &Outcome,
     embedder: &OnnxEmbedder,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Repeated> {
     let cell = row.certificates[&outcome.name];
-    if cell.verdict == outcome.verdict {
-        return Ok(());
-    }
+    let same = cell.verdict == outcome.verdict;
     if embedder.report().to_string() != run.description.engine {
         run.tell_engine(embedder);
-        return Ok(());
+        // A radius that comes out to the last bit came from the same numbers; an abstention shows nothing of the kind.
+        let exactly = same && cell.verdict.radius().is_some();
+        return Ok(if exactly { Repeated::Exactly } else { Repeated::Otherwise });
+    }
+    if same {
+        return Ok(Repeated::Exactly);
     }
     bail!(
         "the table says {:?} of `{}`, the samples drawn again say {:?}; the picture or the program has changed",
@@ -144,7 +175,11 @@ fn print(run: &RunDirectory, row: &ResultRow, outcome: &Outcome, out: &mut dyn W
     if let Some(wrong) = &row.nearest_wrong {
         writeln!(out, "nearest wrong {}, label {}", wrong.identity, wrong.label)?;
     }
-    writeln!(out, "certificate   {}", outcome.name)?;
+    match outcome.explain.value("rule") {
+        // The voting retriever has two rules, and an adaptive test has two, too.
+        Some(rule) => writeln!(out, "certificate   {}, {rule}", outcome.name)?,
+        None => writeln!(out, "certificate   {}", outcome.name)?,
+    }
     let (alpha, sigma) = (run.description.alpha, run.description.sigma);
     match outcome.verdict {
         Verdict::Certified { radius: Radius::Unbounded } => {
@@ -156,13 +191,18 @@ fn print(run: &RunDirectory, row: &ResultRow, outcome: &Outcome, out: &mut dyn W
              \x20             except with probability {alpha} over the noise",
             radius.in_sigmas(sigma)
         )?,
-        Verdict::Abstained => {
-            writeln!(
+        Verdict::Abstained => match run.description.target_radius {
+            Some(target) => writeln!(
+                out,
+                "verdict       abstained: the label is right, but {} samples do not prove the radius {target}",
+                outcome.samples
+            )?,
+            None => writeln!(
                 out,
                 "verdict       abstained: the label is right, but {} samples prove no radius",
                 outcome.samples
-            )?;
-        }
+            )?,
+        },
         Verdict::Misretrieved => {
             writeln!(out, "verdict       misretrieved: the nearest item has another label")?;
         }
@@ -170,8 +210,12 @@ fn print(run: &RunDirectory, row: &ResultRow, outcome: &Outcome, out: &mut dyn W
     if !run.excluded(identity).is_empty() {
         writeln!(out, "              among the items other than the query's own picture")?;
     }
+    Ok(())
+}
+
+fn print_steps(explanation: &Explanation, out: &mut dyn Write) -> anyhow::Result<()> {
     writeln!(out)?;
-    for step in outcome.explain.steps() {
+    for step in explanation.steps() {
         writeln!(out, "{:<28} {:<24} {}", step.quantity, shown(&step.value), step.statement)?;
         if let StepValue::List(values) = &step.value {
             for line in values.chunks(10) {
@@ -182,7 +226,7 @@ fn print(run: &RunDirectory, row: &ResultRow, outcome: &Outcome, out: &mut dyn W
     }
     writeln!(out)?;
     writeln!(out, "the statements (docs/theory.md has their proofs)")?;
-    for reference in references(&outcome.explain) {
+    for reference in references(explanation) {
         writeln!(out, "  {reference:<28} {}", statement_in_words(&reference).unwrap_or_default())?;
     }
     Ok(())

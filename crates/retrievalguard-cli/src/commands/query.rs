@@ -100,12 +100,12 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     };
     let question = Question::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
     let draw = |range| smoother.samples(&picture, Stage::Certify, range);
-    let (verdict, samples, certifying) = match (arguments.retriever, arguments.target_radius) {
+    let (verdict, samples, certifying, rule) = match (arguments.retriever, arguments.target_radius) {
         (Retriever::Mean, Some(target)) => {
             let options = AdaptiveOptions::new(target, arguments.samples);
             let test = AdaptiveTest::new(&certifier, &pilot, &question, &options)?;
             let run = test.run(|range| Ok(draw(range)?), anyhow::Error::from)?;
-            (run.outcome.verdict, run.outcome.samples, run.samples.unwrap_or(pilot))
+            (run.outcome.verdict, run.outcome.samples, run.samples.unwrap_or(pilot), None)
         }
         (retriever, _) => {
             let query = SampledQuery { pilot, certifying: draw(0..arguments.samples.get())? };
@@ -114,7 +114,9 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
                 Retriever::Vote => CertificateName::Vote,
             };
             let outcome = certifier.certify(name, &query, &question)?;
-            (outcome.verdict, outcome.samples, query.certifying)
+            // The vote has two rules; the pilot has chosen one.
+            let rule = outcome.explain.value("rule").map(ToString::to_string);
+            (outcome.verdict, outcome.samples, query.certifying, rule)
         }
     };
     let nearest = gallery.nearest(&certifying.mean(), arguments.top_k.max(1), |_| &[])?.remove(0);
@@ -122,6 +124,13 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     let answered = matches!(verdict, Verdict::Certified { .. });
     let label = label.map(|label| gallery.label_name(label));
     let (word, radius) = if answered { words(verdict) } else { ("abstained", String::new()) };
+    let again = match arguments.seed {
+        None => format!("asking again draws other noise and is a new attempt at {}", arguments.alpha),
+        Some(_) => format!(
+            "another --seed, or the same one on a gallery that was changed in view of this answer, is a new attempt at {}",
+            arguments.alpha
+        ),
+    };
     if arguments.json {
         let items: Vec<_> = nearest
             .iter()
@@ -144,6 +153,8 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             "samples": samples,
             "sigma": arguments.sigma,
             "alpha": arguments.alpha,
+            "asking_again": again,
+            "rule": rule,
             "items": items,
             "model": embedder.facts().hash,
             "contract": embedder.contract().hash(),
@@ -158,7 +169,12 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
                 out,
                 "label {label}: no change of the prepared picture with l2 norm below {radius} changes it,"
             )?;
-            writeln!(out, "except with probability {} over the noise ({samples} samples)", arguments.alpha)?;
+            let rule = rule.map_or(String::new(), |rule| format!(", {rule} rule"));
+            writeln!(
+                out,
+                "except with probability {} over the noise ({samples} samples{rule})",
+                arguments.alpha
+            )?;
         }
         None => writeln!(
             out,
@@ -166,6 +182,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             label.unwrap_or("none")
         )?,
     }
+    writeln!(out, "{again}")?;
     for item in &nearest {
         writeln!(
             out,

@@ -132,6 +132,7 @@ fn a_query_is_answered_with_its_guarantee() {
         "label class-2: no change of the prepared picture with l2 norm below 0.",
         "class-2/",
         "(300 samples)",
+        "asking again draws other noise and is a new attempt at 0.01",
     ]);
 
     let fixed = format!("{query} --seed 7 --json --top-k 3");
@@ -150,6 +151,9 @@ fn a_query_is_answered_with_its_guarantee() {
 
     let voted = sandbox.run(&format!("{query} --retriever vote --json")).succeeds().json();
     assert_eq!(voted["label"], "class-2");
+    let rule = voted["rule"].as_str().unwrap();
+    assert!(["majority", "runner-up"].contains(&rule), "{voted}");
+    assert!(answer["rule"].is_null(), "{answer}");
     let hasty = sandbox.run(&format!("{query} --target-radius 0.01 --json --samples 5000")).succeeds().json();
     assert!(hasty["samples"].as_u64().unwrap() < 5000, "{hasty}");
     for target in ["5", "1e100", "1e308"] {
@@ -403,6 +407,44 @@ fn a_target_radius_takes_as_many_samples_as_the_query_needs() {
         sandbox.run(&format!("{line} {flags} --out no")).fails(2, &["half-space alone"]);
     }
     sandbox.run(&format!("{line} --target-radius 0.1 --top-k 2 --out no")).fails(2, &["recall@1"]);
+}
+
+#[test]
+fn an_adaptive_run_is_explained_by_the_radius_it_has_tested_and_no_other() {
+    let sandbox = Sandbox::indexed();
+    let line = format!("certify pictures --gallery gallery {ENCODER} --pilot 50 --json");
+    let run = sandbox.run(&format!("{line} --samples 1000 --target-radius 0.09 --out run")).succeeds();
+    // Nothing is ever certified so far out, so that no sample is drawn at all.
+    let far = sandbox.run(&format!("{line} --samples 100 --target-radius 40 --limit 1 --out far")).succeeds();
+    let mut seen = std::collections::BTreeMap::new();
+    for (folder, target, rows) in [("run", 0.09, run.json_lines()), ("far", 40.0, far.json_lines())] {
+        for row in rows {
+            let cell = &row["certificates"]["half-space"];
+            let kind = (folder, cell["verdict"].as_str().unwrap().to_owned());
+            if seen.insert(kind.clone(), ()).is_some() {
+                continue;
+            }
+            let explain =
+                format!("explain {} --run {folder} --engine rten", row["identity"].as_str().unwrap());
+            let value = sandbox.run(&format!("{explain} --json")).succeeds().json();
+            let outcome = &value["outcome"];
+            assert_eq!((&outcome["verdict"], &outcome["samples"]), (&cell["verdict"], &cell["samples"]));
+            assert_eq!(value["numbers_of_the_run"], true);
+            let steps = outcome["explain"].as_array().unwrap();
+            let step = |name: &str| {
+                steps.iter().find(|step| step["quantity"] == name).map(|step| step["value"].clone())
+            };
+            assert_eq!(step("target radius").unwrap(), target, "{kind:?}");
+            assert_eq!(step("samples n").as_ref(), Some(&cell["samples"]), "{kind:?}");
+            // What the samples drawn so far would give in another test was not proved.
+            let proved = (kind.1 == "certified").then(|| serde_json::Value::from(target));
+            assert_eq!(step("radius"), proved, "{kind:?}: {outcome}");
+            let text = sandbox.run(&explain).succeeds();
+            text.prints(&["certificate   half-space, betting", "decision", "theory 2.5, adaptive sampling"]);
+        }
+    }
+    let kinds: Vec<_> = seen.keys().map(|(folder, verdict)| (*folder, verdict.as_str())).collect();
+    assert!(kinds.contains(&("far", "abstained")) && kinds.contains(&("run", "certified")), "{kinds:?}");
 }
 
 #[test]

@@ -49,6 +49,10 @@ fn a_demo_shows_every_certificate_and_continues_to_the_same_bytes() {
     explained.prints(&["product-240/05.png", "half-space", "threshold s", "theory 2.1", "ball of radius F"]);
     let vote = sandbox.run(&format!("{explain} --certificate vote --json")).succeeds().json();
     assert_eq!(vote["outcome"]["name"], "vote");
+    let steps = vote["outcome"]["explain"].as_array().unwrap();
+    let rule = steps.iter().find(|step| step["quantity"] == "rule").unwrap()["value"].as_str().unwrap();
+    let text = sandbox.run(&format!("{explain} --certificate vote")).succeeds();
+    text.prints(&[&format!("certificate   vote, {rule}"), &format!("theory 3, {rule}")]);
     let unknown = sandbox.run(&explain.replace("240/05.png", "nobody"));
     unknown.fails(2, &["no query `nobody`", "one of its 120"]);
     let several = sandbox.run(&explain.replace("240/05.png", "05.png"));

@@ -32,7 +32,8 @@ use super::projection::{for_each_score, narrow};
 use super::separation::{HalfSpace, Separation};
 use super::thresholds::RADIUS_CAP;
 use super::{
-    CertificateError, Certifier, Form, HalfSpaceOptions, HalfSpacePlan, Radius, Verdict, check_alike,
+    CertificateError, Certifier, Explanation, Form, HalfSpaceOptions, HalfSpacePlan, Radius, Verdict,
+    check_alike,
 };
 use crate::gallery::Question;
 use crate::samples::{add_into, run_sum};
@@ -83,6 +84,18 @@ pub enum Decision {
     Hopeless,
 }
 
+impl Decision {
+    /// The word that JSON has for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Decision::Open => "open",
+            Decision::Reached => "reached",
+            Decision::Capped => "capped",
+            Decision::Hopeless => "hopeless",
+        }
+    }
+}
+
 /// Verdict at the target radius and what it cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AdaptiveOutcome {
@@ -102,6 +115,8 @@ pub struct AdaptiveRun {
     pub outcome: AdaptiveOutcome,
     /// The certifying samples that were drawn.
     pub samples: Option<Samples>,
+    /// What was tested and what came of it.
+    pub explain: Explanation,
 }
 
 /// One query on its way to a target radius.
@@ -237,7 +252,7 @@ impl<'a> AdaptiveTest<'a> {
                 None => samples = Some(more),
             }
         }
-        Ok(AdaptiveRun { outcome: self.outcome(), samples })
+        Ok(AdaptiveRun { outcome: self.outcome(), samples, explain: self.explain() })
     }
 
     /// The verdict on what was seen so far.
@@ -250,6 +265,47 @@ impl<'a> AdaptiveTest<'a> {
         };
         let verdict = Verdict::from_radius(self.plan.retrieves(&mean), radius);
         AdaptiveOutcome { verdict, samples: self.seen, decision: self.decision }
+    }
+}
+
+impl AdaptiveTest<'_> {
+    /// What was tested and what came of it so far.
+    ///
+    /// The test decides one radius and no other, so the only radius in it is the target, and only once it is reached.
+    pub fn explain(&self) -> Explanation {
+        const STATEMENT: &str = "theory 2.5, adaptive sampling";
+        let alpha = self.plan.certifier.alpha;
+        let mut explain = self.plan.explain_question(self.seen, alpha, alpha);
+        explain.add("target radius", self.options.target.get(), STATEMENT).add(
+            "rule",
+            match self.options.rule {
+                Rule::Betting => "betting",
+                Rule::Looks => "looks",
+            },
+            STATEMENT,
+        );
+        explain.add("looks", self.looks, STATEMENT);
+        // Without a sample nothing was tested: what was hopeless was so before.
+        if self.seen > 0 {
+            match &self.state {
+                State::Betting(bouts) => {
+                    explain.add("log wealth needed", -alpha.get().ln(), "theory 2.3, second form");
+                    explain.add("negatives not beaten yet", bouts.open.len(), STATEMENT);
+                    let least = bouts.wealth.iter().map(Wealth::highest).reduce(f64::min);
+                    if let Some(least) = least {
+                        explain.add("least log wealth", least, "theory 2.3, second form");
+                    }
+                }
+                State::Looks { .. } => {
+                    if let Ok(share) = share_of_look(alpha, self.looks) {
+                        explain.add("share of alpha for the look", share.get(), STATEMENT);
+                    }
+                }
+            }
+        }
+        explain.add("decision", self.decision.as_str(), STATEMENT);
+        explain.conclude(self.outcome().verdict, STATEMENT);
+        explain
     }
 }
 

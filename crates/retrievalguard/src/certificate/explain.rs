@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::Verdict;
+
 /// A number, a count, a word or a list that a certificate went through.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
@@ -101,6 +103,13 @@ impl Explanation {
         self
     }
 
+    /// Adds the radius, if one was proved.
+    pub(crate) fn conclude(&mut self, verdict: Verdict, statement: &'static str) {
+        if let Some(radius) = verdict.radius() {
+            self.add("radius", radius.get(), statement);
+        }
+    }
+
     /// Replaces the value of the first step with this name, if there is one.
     pub(crate) fn set(&mut self, quantity: &str, value: impl Into<StepValue>) {
         if let Some(step) = self.steps.iter_mut().find(|step| step.quantity == quantity) {
@@ -179,13 +188,25 @@ pub fn statement_in_words(reference: &str) -> Option<&'static str> {
             "retrieval holds as long as every wrong item is beaten, so the weakest radius decides",
         ),
         (
+            "theory 2.5, adaptive sampling",
+            "one radius, named before, is tested while samples come in; at most α of the tests reach a false one",
+        ),
+        (
             "theory 2.5",
             "each wrong item is tested at the whole α; the one with the smallest true radius holds the minimum down",
         ),
         ("theory 2.8", "looks at counts share α; bets may be looked at as often as one likes"),
         ("theory 2.7", "a similarity stays above its threshold as a score stays above s"),
-        ("theory 3, chosen on the pilot", "the rival is chosen before the votes are counted"),
-        ("theory 3", "the answer with most votes stays first inside σ/2 (Φ⁻¹(p) − Φ⁻¹(q))"),
+        (
+            "theory 3, chosen on the pilot",
+            "which of the two rules applies is decided before the votes are counted",
+        ),
+        ("theory 3, majority", "an answer with p of the votes keeps more than half of them inside σ Φ⁻¹(p)"),
+        (
+            "theory 3, runner-up",
+            "an answer with p of the votes stays before a rival with q inside σ/2 (Φ⁻¹(p) − Φ⁻¹(q))",
+        ),
+        ("theory 3", "every noisy copy votes for the label of the item that is nearest to it"),
     ];
     table.iter().find(|(prefix, _)| reference.starts_with(prefix)).map(|&(_, words)| words)
 }

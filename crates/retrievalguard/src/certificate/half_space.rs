@@ -50,7 +50,8 @@ impl Default for HalfSpaceOptions {
 pub struct HalfSpaceOutcome {
     /// Verdict for Recall@1, Recall@2, …; each is valid at `α` by itself.
     ///
-    /// Recall@j is tested at `α/j`, so a deeper radius can come out below a shallower one, which then holds for it, too.
+    /// Recall@j is tested at `α/j`, so a deeper radius can come out below a shallower one. The larger of two is not proved at
+    /// `α`: that of Recall@1 and Recall@2 only at `3α/2` (theory, section 2.5).
     pub verdicts: Vec<Verdict>,
     /// Certifying samples used.
     pub samples: u32,
@@ -254,21 +255,7 @@ impl HalfSpacePlan<'_> {
     ) -> Result<HalfSpaceOutcome, CertificateError> {
         check_alike(&self.pilot, samples)?;
         let n = samples.count();
-        let mut explain = Explanation::default();
-        explain
-            .add("samples n", n, "theory 2.3")
-            .add("pilot samples", self.pilot.count(), "theory 0, pilot")
-            .add("norm bound F", samples.norm_bound().get(), "theory 0")
-            .add("sigma", self.certifier.sigma.get(), "theory 0")
-            .add("alpha", betting.get(), "theory 2.5");
-        if counting != betting {
-            explain.add("share of alpha for counts", counting.get(), "theory 2.8");
-        }
-        explain.add("positives", self.parties.positives.len(), "theory 2.1").add(
-            "negatives",
-            self.parties.negatives.len(),
-            "theory 2.1",
-        );
+        let mut explain = self.explain_question(n, betting, counting);
         let before = self.parties.wrong_before_right(self.certifier.gallery, &samples.mean());
         let Some(before) = before else {
             return Ok(HalfSpaceOutcome {
@@ -290,13 +277,33 @@ impl HalfSpacePlan<'_> {
         let radii: Vec<Radius> =
             (0..self.top_k).map(|rank| nth_smallest(&found, rank).unwrap_or(BEATEN)).collect();
         self.explain_weakest(&found, samples, betting[0], &mut tables[0], &mut explain);
-        explain.add("radius", radii[0].get(), "theory 2.4, 2.5");
-        let verdicts = radii
+        let verdicts: Vec<Verdict> = radii
             .iter()
             .enumerate()
             .map(|(rank, &radius)| Verdict::from_radius(before <= rank, Some(radius)))
             .collect();
+        explain.conclude(verdicts[0], "theory 2.4, 2.5");
         Ok(HalfSpaceOutcome { verdicts, samples: n, explain })
+    }
+
+    /// What is tested, before any result.
+    pub(super) fn explain_question(&self, samples: u32, betting: Alpha, counting: Alpha) -> Explanation {
+        let mut explain = Explanation::default();
+        explain
+            .add("samples n", samples, "theory 2.3")
+            .add("pilot samples", self.pilot.count(), "theory 0, pilot")
+            .add("norm bound F", self.pilot.norm_bound().get(), "theory 0")
+            .add("sigma", self.certifier.sigma.get(), "theory 0")
+            .add("alpha", betting.get(), "theory 2.5");
+        if counting != betting {
+            explain.add("share of alpha for counts", counting.get(), "theory 2.8");
+        }
+        explain.add("positives", self.parties.positives.len(), "theory 2.1").add(
+            "negatives",
+            self.parties.negatives.len(),
+            "theory 2.1",
+        );
+        explain
     }
 
     /// Radii of the dangerous negatives, from bets at these levels or from counts by these tables.

@@ -148,8 +148,8 @@ impl Certifier<'_> {
         } else {
             Radius::Finite(smallest * (1.0 - 1e-12))
         };
-        explain.add("radius", radius.get(), "theory 2.2, 2.5");
         let verdict = Verdict::from_radius(before == 0, Some(radius));
+        explain.conclude(verdict, "theory 2.2, 2.5");
         Ok(Outcome { name, verdict, samples: samples.count(), explain })
     }
 

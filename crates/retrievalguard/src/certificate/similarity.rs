@@ -117,10 +117,8 @@ impl Certifier<'_> {
                 }
             }
         };
-        if let Some(radius) = radius {
-            explain.add("radius", radius.get(), "theory 2.7");
-        }
         let verdict = Verdict::from_radius(mean > offset, radius);
+        explain.conclude(verdict, "theory 2.7");
         Ok(Outcome { name: CertificateName::HalfSpace, verdict, samples: samples.count(), explain })
     }
 }

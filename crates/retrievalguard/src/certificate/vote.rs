@@ -1,7 +1,8 @@
 //! `vote`: retrieve with every noisy embedding and let the labels vote (theory, section 3).
 //!
 //! This certifies another smoothed system than the mean does: the *voting* retriever, whose answer is the nearest item
-//! of the winning label. It stands under its own name, beside the others.
+//! of the winning label. It stands under its own name, beside the others. Of the two rules that randomised smoothing has for
+//! classifiers, by majority and by runner-up, the pilot chooses one; `rule` in the explanation says which.
 
 use std::collections::HashMap;
 
@@ -31,6 +32,22 @@ enum Rule {
     Majority,
     /// More votes than any rival: `r = σ/2 [Φ⁻¹(p_low) − Φ⁻¹(q_up)]`.
     RunnerUp,
+}
+
+impl Rule {
+    fn as_str(self) -> &'static str {
+        match self {
+            Rule::Majority => "majority",
+            Rule::RunnerUp => "runner-up",
+        }
+    }
+
+    fn statement(self) -> &'static str {
+        match self {
+            Rule::Majority => "theory 3, majority",
+            Rule::RunnerUp => "theory 3, runner-up",
+        }
+    }
 }
 
 impl Certifier<'_> {
@@ -112,18 +129,17 @@ impl Certifier<'_> {
             .add("votes", ballot.total, "theory 3")
             .add("votes for the answer", ballot.right, "theory 3")
             .add("votes for the strongest rival", ballot.rival, "theory 3")
-            .add(
-                "rule",
-                if rule == Rule::Majority { "majority" } else { "runner-up" },
-                "theory 3, chosen on the pilot",
-            )
-            .add("lower bound of the answer", right_lower, "theory 3")
-            .add("upper bound of the rival", rival_upper, "theory 3")
-            .add("radius", radius, "theory 3");
+            .add("rule", rule.as_str(), "theory 3, chosen on the pilot")
+            .add("lower bound of the answer", right_lower, rule.statement());
+        // The other rule has no bound of the rival: it would need a share of alpha.
+        if rule == Rule::RunnerUp {
+            explain.add("upper bound of the rival", rival_upper, rule.statement());
+        }
         let verdict = Verdict::from_radius(
             ballot.right > ballot.rival,
             radius.is_finite().then_some(Radius::Finite(radius)),
         );
+        explain.conclude(verdict, rule.statement());
         Ok(Outcome { name: CertificateName::Vote, verdict, samples: ballot.total, explain })
     }
 }

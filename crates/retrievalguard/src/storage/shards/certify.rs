@@ -116,9 +116,10 @@ impl<'a> ShardedCertifier<'a> {
                     .add("deciding negative row", row, "theory 2.4")
                     .add("deciding negative", self.gallery.identity(row)?.as_str(), "theory 2.4")
                     .add("its label", label, "theory 2.4")
-                    .add("form", "thresholds from two moments of the pilot", "theory 2.6")
-                    .add("radius", weakest.get(), "theory 2.4, 2.5");
-                Ok(outcome(Verdict::from_radius(true, Some(weakest)), explain))
+                    .add("form", "thresholds from two moments of the pilot", "theory 2.6");
+                let verdict = Verdict::from_radius(true, Some(weakest));
+                explain.conclude(verdict, "theory 2.4, 2.5");
+                Ok(outcome(verdict, explain))
             }
             Some(_) | None => Ok(outcome(tested.verdict, explain)),
         }
