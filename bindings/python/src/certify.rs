@@ -7,8 +7,8 @@ use std::thread;
 use numpy::{PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use retrievalguard::certificate::{
-    AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Decision, Explanation,
-    HalfSpaceOptions, SampledQuery, StepValue, Verdict, statement_in_words,
+    AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Explanation,
+    HalfSpaceOptions, Outputs, SampledQuery, StepValue, Verdict, statement_in_words,
 };
 use retrievalguard::gallery::{Neighbour, Positives, Question};
 use retrievalguard::{Excess, NormBound, SampleCount, SampleError, Samples, TargetRadius};
@@ -40,6 +40,7 @@ pub(crate) struct Settings {
     alpha: f64,
     norm_bound: f64,
     excess: String,
+    discrete: bool,
     gallery_samples: Option<u64>,
     target_radius: Option<f64>,
     top_k: usize,
@@ -101,6 +102,9 @@ impl Fault {
         let (error, what): (Box<dyn std::error::Error>, _) = match self {
             Self::Samples(error) => (Box::new(error), None),
             Self::Pilot(error) => (Box::new(error), Some("the pilot cannot be used")),
+            Self::Certificate(CertificateError::Rows(error)) if error.may_be_discrete() => {
+                (Box::new(error), Some("rows repeat, wanted discrete=True if the encoder has few outputs"))
+            }
             Self::Certificate(error) => (Box::new(error), None),
         };
         match (name, what) {
@@ -141,6 +145,7 @@ struct Checked<'a> {
     names: Vec<CertificateName>,
     norm_bound: NormBound,
     excess: Excess,
+    outputs: Outputs,
     target: Option<TargetRadius>,
     top_k: usize,
     threads: NonZeroUsize,
@@ -172,6 +177,7 @@ impl<'a> Checked<'a> {
             names,
             norm_bound,
             excess: words::excess(&settings.excess)?,
+            outputs: if settings.discrete { Outputs::Discrete } else { Outputs::Continuous },
             target,
             top_k: settings.top_k,
             threads: settings.threads.try_into().map_err(|_| refused("threads is 0, wanted at least 1"))?,
@@ -182,7 +188,7 @@ impl<'a> Checked<'a> {
         let make = |(values, dimension)| Samples::new(values, dimension, self.norm_bound, self.excess);
         let certifying = make(query.samples).map_err(Fault::Samples)?;
         let pilot = make(query.pilot).map_err(Fault::Pilot)?;
-        let query_samples = SampledQuery { pilot, certifying };
+        let query_samples = self.certifier.sampled(pilot, certifying, self.outputs)?;
         let gallery = self.certifier.gallery();
         // Rows in any order, and once each.
         let excluded = Question::new(Positives::Absent, query.excluded).excluded;
@@ -248,18 +254,8 @@ impl<'a> Checked<'a> {
             all.slice(range).ok_or(CertificateError::from(SampleError::Empty { dimension: all.dimension() }))
         };
         let run = test.run(draw, |error| error)?;
-        let word = match run.outcome.decision {
-            Decision::Open => "open",
-            Decision::Reached => "reached",
-            Decision::Capped => "capped",
-            Decision::Hopeless => "hopeless",
-        };
-        // The adaptive rule decides one radius; the chain is that of the fixed-size test on the same samples.
-        let certifying = run.samples.unwrap_or_else(|| query.pilot.clone());
-        let seen = SampledQuery { pilot: query.pilot.clone(), certifying };
-        let chain = self.certifier.certify(CertificateName::HalfSpace, &seen, question)?;
-        let told = told(CertificateName::HalfSpace, run.outcome.verdict, run.outcome.samples, &chain.explain);
-        Ok(Outcome { decision: Some(word), ..told })
+        let told = told(CertificateName::HalfSpace, run.outcome.verdict, run.outcome.samples, &run.explain);
+        Ok(Outcome { decision: Some(run.outcome.decision.as_str()), ..told })
     }
 }
 

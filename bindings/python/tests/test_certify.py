@@ -87,6 +87,10 @@ def test_deeper_recalls_and_target_radii(problem):
     if decided.certified:
         assert decided.radius == 0.05 and decided.samples < 2000
     assert "target radius" in str(decided.explain())
+    for target in (0.05, 5.0, 40.0):
+        decided = rg.certify(samples, gallery, plain.label, pilot=pilot, sigma=0.25, target_radius=target)
+        radii = [step.value for step in decided.explain() if step.quantity == "radius"]
+        assert radii == ([target] if decided.certified else []), "only what was tested is proved"
 
 
 def test_other_numbers_and_strides_give_the_same_certificate(problem):
@@ -106,6 +110,32 @@ def test_rows_of_one_array_serve_as_pilot_and_samples(problem):
     for pilot, rest in ((samples[:300], samples[300:]), (samples[::4], samples[1::4])):
         apart = rg.certify(rest.copy(), gallery, "a", pilot=pilot.copy(), sigma=0.25)
         assert rg.certify(rest, gallery, "a", pilot=pilot, sigma=0.25) == apart
+
+
+def test_rows_that_cannot_be_independent_are_refused(problem):
+    gallery, samples, pilot = problem
+
+    def certify(samples, pilot, **more):
+        return rg.certify(samples, gallery, "a", pilot=pilot, sigma=0.25, **more)
+
+    for discrete in (False, True):
+        with pytest.raises(rg.InputError, match="the pilot is the certifying sample, 2000 rows"):
+            certify(samples, samples.copy(), discrete=discrete)
+    for rows, chosen, words, order in (
+        (samples, samples[:200].copy(), "200 of 2000 certifying rows are rows of the pilot", "rows 0 to 200"),
+        (np.tile(samples, (2, 1)), pilot, "2000 of 4000 certifying rows repeat", "begin again after every 2000"),
+        (np.repeat(samples, 3, axis=0), pilot, "4000 of 6000 certifying rows repeat", "is there 3 times in a row"),
+    ):
+        with pytest.raises(rg.InputError, match="discrete=True if .*" + words):
+            certify(rows, chosen)
+        with pytest.raises(rg.InputError, match=order):
+            certify(rows, chosen, discrete=True)
+    constant = np.tile(samples[:1], (400, 1))
+    with pytest.raises(rg.InputError, match="all 400 certifying rows are the same"):
+        certify(constant, constant[:100].copy())
+    assert certify(constant, constant[:100].copy(), discrete=True).verdict in ("certified", "abstained", "misretrieved")
+    with pytest.raises(rg.InputError, match="1 of 2001 certifying rows are vectors of the gallery"):
+        certify(np.concatenate([samples, gallery.vectors[:1]]), pilot)
 
 
 def test_samples_above_the_bound_are_refused_or_projected(problem):

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use retrievalguard::SmoothingError;
 use retrievalguard::attack::AttackError;
+use retrievalguard::certificate::CertificateError;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::journal::JournalError;
 use retrievalguard::storage::manifest::StorageError;
@@ -178,6 +179,12 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 }
 
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    let repeats = |cause: &(dyn Error + 'static)| matches!(cause.downcast_ref(), Some(CertificateError::Rows(rows)) if rows.may_be_discrete());
+    if error.chain().any(repeats) {
+        return Some(
+            "--discrete lets rows repeat, if the encoder has few outputs and each row has noise of its own",
+        );
+    }
     training_hint(error).or_else(|| {
         error.chain().find_map(|cause| match cause.downcast_ref::<PipelineError>() {
             Some(PipelineError::Mismatch(_)) => {

@@ -37,6 +37,7 @@ mod paper;
 mod plan;
 mod projection;
 mod radius;
+mod rows;
 mod separation;
 mod similarity;
 mod thresholds;
@@ -60,6 +61,7 @@ pub use paper::{
 };
 pub(crate) use plan::smallest_promises;
 pub use radius::{Radius, round_down};
+pub use rows::{Outputs, RowsError, SampleRole};
 pub use similarity::Similarity;
 pub use vote::Ballot;
 
@@ -91,7 +93,7 @@ pub enum CertificateName {
     HalfSpaceMean,
     /// Half-spaces, using the whole distribution of the query's projection.
     HalfSpace,
-    /// Majority vote over the retrievals of the noisy copies: another smoothed system.
+    /// Vote over the retrievals of the noisy copies, by majority or against the runner-up: another smoothed system.
     Vote,
 }
 
@@ -234,6 +236,9 @@ pub enum CertificateError {
     /// Samples of one query do not belong together.
     #[error(transparent)]
     Samples(#[from] SampleError),
+    /// Samples that were made elsewhere cannot be independent.
+    #[error(transparent)]
+    Rows(#[from] RowsError),
     /// A look's share of the failure probability vanished.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
@@ -243,6 +248,8 @@ pub enum CertificateError {
 }
 
 /// The samples of one query: the pilot chooses, the certifying sample proves.
+///
+/// Stages of [`noise`](crate::noise) make them independent; rows from elsewhere come through [`Certifier::sampled`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampledQuery {
     /// Samples on which every choice is made.

@@ -34,6 +34,7 @@ def certify(  # type: ignore[overload-overlap]  # lists of numbers and lists of 
     certificate: str = ...,
     norm_bound: float = ...,
     excess: Literal["refuse", "project"] = ...,
+    discrete: bool = ...,
     item: Optional[int] = ...,
     exclude: Exclude = ...,
     target_radius: Optional[float] = ...,
@@ -52,6 +53,7 @@ def certify(
     certificate: Union[str, Sequence[str]] = ...,
     norm_bound: float = ...,
     excess: Literal["refuse", "project"] = ...,
+    discrete: bool = ...,
     exclude: Optional[Sequence[Exclude]] = ...,
     target_radius: Optional[float] = ...,
     top_k: int = ...,
@@ -71,6 +73,7 @@ def certify(
     certificate: Union[str, Sequence[str]] = "half-space",
     norm_bound: float = 1.0,
     excess: str = "refuse",
+    discrete: bool = False,
     item: Optional[int] = None,
     exclude: Any = None,
     target_radius: Optional[float] = None,
@@ -105,6 +108,10 @@ def certify(
         Norm bound ``F`` of the embeddings.
     excess : {"refuse", "project"}
         What happens to embeddings above the norm bound by more than rounding.
+    discrete : bool
+        Whether the encoder has few outputs (signs, hashes, numbers of low precision), so that rows may repeat; you then
+        promise that each row has noise of its own. Otherwise a certifying row that is there twice, in the pilot or in the
+        gallery is refused.
     item : int, optional
         Certify that this row stays first, instead of a label.
     exclude : str, int or sequence, optional
@@ -156,6 +163,7 @@ def certify(
         "alpha": float(alpha),
         "norm_bound": float(norm_bound),
         "excess": str(excess),
+        "discrete": bool(discrete),
         "gallery_samples": None if gallery_samples is None else count(gallery_samples, "sample count"),
         "target_radius": None if target_radius is None else float(target_radius),
         "top_k": count(top_k, "top_k"),

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use retrievalguard::certificate::{Certifier, Outcome, Radius, SampledQuery, Verdict};
+use retrievalguard::certificate::{Certifier, Outcome, Outputs, Radius, SampledQuery, Verdict};
 use retrievalguard::gallery::{Gallery, Label, Metric, Positives, Question};
 use retrievalguard::storage::npy::{self, Matrix};
 use retrievalguard::{Excess, NormBound, SampleCount, Samples};
@@ -60,6 +60,9 @@ pub(crate) struct SampleFiles {
     /// Norm bound F of the embeddings, 1 by default
     #[arg(long, value_name = "F")]
     norm_bound: Option<NormBound>,
+    /// Let rows repeat: the encoder has few outputs (signs, hashes), and you promise that each row has noise of its own
+    #[arg(long, requires = "samples_file")]
+    discrete: bool,
     /// Noisy copies behind each gallery vector, for paper-repaired
     #[arg(long, value_name = "N")]
     gallery_samples: Option<SampleCount>,
@@ -94,6 +97,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     }
     let bound = files.norm_bound.unwrap_or(USUAL_NORM_BOUND);
     let excess = if arguments.project { Excess::Project } else { Excess::Refuse };
+    let outputs = if files.discrete { Outputs::Discrete } else { Outputs::Continuous };
     let mut certifier = Certifier::new(&gallery, arguments.sigma, arguments.alpha_for(samples.len())?);
     if let Some(count) = files.gallery_samples {
         certifier = certifier.gallery_samples(count);
@@ -102,7 +106,10 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let mut pilots = pilots.map(Vec::into_iter);
     for (position, matrix) in samples.into_iter().enumerate() {
         let pilot = pilots.as_mut().and_then(Iterator::next);
-        let query = sampled(matrix, pilot, bound, excess)
+        let (pilot, certifying) = samples_of(matrix, pilot, bound, excess)
+            .with_context(|| format!("query {position} of `{}` cannot be used", samples_file.display()))?;
+        let query = certifier
+            .sampled(pilot, certifying, outputs)
             .with_context(|| format!("query {position} of `{}` cannot be used", samples_file.display()))?;
         let answer = Answer::new(arguments, &certifier, &query, labels.get(position).map(String::as_str))
             .with_context(|| {
@@ -143,20 +150,21 @@ fn labels(arguments: &CertifyArgs, queries: usize) -> anyhow::Result<Vec<String>
     Ok(labels)
 }
 
-fn sampled(
+/// Pilot and certifying sample.
+fn samples_of(
     matrix: Matrix,
     pilot: Option<Matrix>,
     bound: NormBound,
     excess: Excess,
-) -> anyhow::Result<SampledQuery> {
+) -> anyhow::Result<(Samples, Samples)> {
     let make = |matrix: Matrix| Samples::new(matrix.values, matrix.columns, bound, excess);
     let all = make(matrix)?;
     if let Some(pilot) = pilot {
-        return Ok(SampledQuery { pilot: make(pilot).context("the pilot cannot be used")?, certifying: all });
+        return Ok((make(pilot).context("the pilot cannot be used")?, all));
     }
     let tenth = (all.count() / 10).max(1);
     match (all.slice(0..tenth), all.slice(tenth..all.count())) {
-        (Some(pilot), Some(certifying)) => Ok(SampledQuery { pilot, certifying }),
+        (Some(pilot), Some(certifying)) => Ok((pilot, certifying)),
         _ => bail!("{} samples leave none to certify with after the pilot, wanted at least 2", all.count()),
     }
 }

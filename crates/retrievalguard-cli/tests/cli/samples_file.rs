@@ -78,6 +78,92 @@ fn without_a_pilot_the_first_tenth_serves_and_that_is_said() {
 }
 
 #[test]
+fn rows_that_cannot_be_independent_are_refused() {
+    let sandbox = files();
+    let (samples, pilot) = (cloud(600, DIMENSION, 0, 1), cloud(100, DIMENSION, 0, 2));
+    let line = |files: &str, rest: &str| sandbox.run(&format!("certify {files} {GALLERY} {rest}"));
+    // One file as both: by its name, by another name for it, and as a copy. No flag allows it.
+    std::fs::hard_link(sandbox.path("S.npy"), sandbox.path("linked.npy")).unwrap();
+    sandbox.write("copy.npy", npy(&[600, DIMENSION], &samples));
+    sandbox.write("double.npy", npy_f64_fortran(600, DIMENSION, &samples));
+    for other in ["S.npy", "./S.npy", "linked.npy", "copy.npy", "double.npy"] {
+        for flag in ["", "--discrete"] {
+            let run = line(&format!("--samples-file S.npy --pilot-file {other}"), flag);
+            let words = ["query 0 of `S.npy`", "the pilot is the certifying sample, 600 rows"];
+            let run = run.fails(2, &words);
+            assert!(!run.errors.contains("hint"), "{run}");
+        }
+    }
+
+    let hint = "hint: --discrete lets rows repeat";
+    let of = |rows: &[f32]| npy(&[rows.len() / DIMENSION, DIMENSION], rows);
+    let gallery: Vec<f32> = (0..3).flat_map(|axis| cloud(2, DIMENSION, axis, 7 + axis as u32)).collect();
+    let table: [(&str, Vec<u8>, Vec<u8>, &str, &str); 5] = [
+        (
+            "a slice",
+            of(&samples),
+            of(&samples[..100 * DIMENSION]),
+            "100 of 600 certifying rows are rows of the pilot, row 0 is row 0",
+            "the pilot is rows 0 to 100 of the certifying sample",
+        ),
+        (
+            "no noise",
+            of(&samples[..DIMENSION].repeat(400)),
+            of(&pilot),
+            "all 400 certifying rows are the same",
+            "the 400 certifying rows begin again after every 1",
+        ),
+        (
+            "twice",
+            of(&samples.repeat(2)),
+            of(&pilot),
+            "600 of 1200 certifying rows repeat an earlier one, row 600 is row 0",
+            "the 1200 certifying rows begin again after every 600",
+        ),
+        (
+            "stretched",
+            of(&samples.chunks(DIMENSION).flat_map(|row| row.repeat(2)).collect::<Vec<f32>>()),
+            of(&pilot),
+            "600 of 1200 certifying rows repeat an earlier one, row 1 is row 0",
+            "each of the 1200 certifying rows is there 2 times in a row",
+        ),
+        (
+            "the gallery",
+            of(&[&samples[..], &gallery[..DIMENSION]].concat()),
+            of(&pilot),
+            "1 of 601 certifying rows are vectors of the gallery, row 600 is item 0",
+            "",
+        ),
+    ];
+    for (case, samples, pilot, refused, discrete) in table {
+        sandbox.write("S2.npy", samples);
+        sandbox.write("P2.npy", pilot);
+        let files = "--samples-file S2.npy --pilot-file P2.npy";
+        line(files, "").fails(2, &["query 0 of `S2.npy` cannot be used", refused, hint]);
+        let run = line(files, "--discrete");
+        if discrete.is_empty() {
+            run.succeeds();
+        } else {
+            let run = run.fails(2, &[discrete]);
+            assert!(!run.errors.contains("hint"), "{case}: {run}");
+        }
+    }
+}
+
+#[test]
+fn an_encoder_with_few_outputs_is_certified_once_that_is_said() {
+    let sandbox = files();
+    // Far from a boundary every noisy copy of a picture has the same hash.
+    let hash = [0.5_f32, 0.5, -0.5, 0.5];
+    sandbox.write("S.npy", npy(&[400, DIMENSION], &hash.repeat(400)));
+    sandbox.write("P.npy", npy(&[100, DIMENSION], &hash.repeat(100)));
+    let line = format!("certify --samples-file S.npy --pilot-file P.npy {GALLERY} --json");
+    sandbox.run(&line).fails(2, &["all 400 certifying rows are the same"]);
+    let answer = sandbox.run(&format!("{line} --discrete")).succeeds().json();
+    assert_eq!(answer["certificates"]["half-space"]["verdict"], "certified", "{answer}");
+}
+
+#[test]
 fn double_precision_in_fortran_order_gives_the_same_answer() {
     let sandbox = files();
     let line = format!("certify --samples-file S.npy {GALLERY} --certificate all --json");

@@ -1,7 +1,7 @@
 //! Are certificates wrong no more often than they may be? Thousands of repetitions, judged by an exact binomial test.
 //!
 //! The cases are tight: scores that rise with `⟨w, x⟩`, for which the whole-distribution bound is the truth, so that
-//! a bound that is too bold by a constant fails. The same harness must reject four faults that exist only here.
+//! a bound that is too bold by a constant fails. The same harness must reject five faults that exist only here.
 //! `RETRIEVALGUARD_LONG_TESTS=1` runs ten times as many repetitions.
 
 use super::adaptive::share_of_look;
@@ -349,6 +349,125 @@ fn scattered(random: &mut Random, n: usize) -> Samples {
         })
         .collect();
     Samples::new(values, 2, NormBound::UNIT, Excess::Refuse).unwrap()
+}
+
+/// Both items are equally near to the mean and the pilot names the label, so any certificate is wrong.
+///
+/// With `again` the certifying sample is its own pilot.
+fn at_a_tie(name: CertificateName, again: bool) -> Tally {
+    let gallery = gallery(&ITEMS);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.3).unwrap());
+    Tally::of(0.3, 1_000, |random| {
+        let certifying = cells(random, 0.5, 400, PLUS, MINUS);
+        let pilot = if again { certifying.clone() } else { cells(random, 0.5, 400, PLUS, MINUS) };
+        let row = certifier.retrieve(&pilot, &[]).unwrap().unwrap().row;
+        let question = Question::new(Positives::Label(gallery.label(row)), vec![]);
+        let query = SampledQuery { pilot, certifying };
+        certifier.certify(name, &query, &question).unwrap().verdict.radius().is_some()
+    })
+}
+
+#[test]
+fn the_pilot_given_again_as_the_sample_is_noticed_and_refused() {
+    for name in [CertificateName::HalfSpace, CertificateName::Vote] {
+        let (apart, again) = (at_a_tie(name, false), at_a_tie(name, true));
+        println!("{name}: wrong {:.3} apart, {:.3} with the pilot given again", apart.rate(), again.rate());
+        apart.accept(name.as_str());
+        again.reject(name.as_str());
+    }
+    let gallery = gallery(&ITEMS);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.3).unwrap());
+    let (pilot, certifying) = (scattered(&mut Random(1), 200), scattered(&mut Random(2), 400));
+    for outputs in [Outputs::Continuous, Outputs::Discrete] {
+        assert!(certifier.sampled(pilot.clone(), certifying.clone(), outputs).is_ok());
+        let refused = |pilot: Samples| certifier.sampled(pilot, certifying.clone(), outputs).unwrap_err();
+        let error = refused(certifying.clone());
+        assert_eq!(error, CertificateError::Rows(RowsError::SameRows { rows: 400 }));
+        assert!(matches!(refused(certifying.slice(100..300).unwrap()), CertificateError::Rows(_)));
+    }
+}
+
+#[test]
+fn an_adaptive_test_explains_the_radius_it_was_asked_for_and_no_other() {
+    let gallery = gallery(&ITEMS);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.01).unwrap());
+    let p = normal::distribution(1.5);
+    for rule in [Rule::Betting, Rule::Looks] {
+        for (target, cap, reached) in [(0.5, 50_000, true), (1.6, 600, false), (50.0, 600, false)] {
+            let mut options =
+                AdaptiveOptions::new(TargetRadius::new(target).unwrap(), SampleCount::new(cap).unwrap());
+            options.rule = rule;
+            let mut random = Random(15);
+            let pilot = cells(&mut random, p, 200, PLUS, MINUS);
+            let test = AdaptiveTest::new(&certifier, &pilot, &question, &options).unwrap();
+            let draw = |range: std::ops::Range<u32>| Ok(cells(&mut random, p, range.len(), PLUS, MINUS));
+            let run = test.run::<CertificateError>(draw, |error| error).unwrap();
+            let (decision, explain) = (run.outcome.decision, &run.explain);
+            assert_eq!(decision == Decision::Reached, reached, "{rule:?} {target}");
+            assert_eq!(explain.number("target radius"), Some(target));
+            assert_eq!(explain.number("samples n"), Some(f64::from(run.outcome.samples)));
+            assert_eq!(explain.value("decision").unwrap().to_string(), decision.as_str());
+            let proved = (decision == Decision::Reached).then_some(target);
+            assert_eq!(explain.number("radius"), proved, "{rule:?} {target}: {explain}");
+            for step in explain.steps() {
+                assert!(statement_in_words(&step.statement).is_some(), "{}", step.statement);
+            }
+        }
+    }
+}
+
+#[test]
+fn only_certified_radii_are_explained() {
+    let gallery = gallery(&ITEMS);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.01).unwrap())
+        .gallery_samples(SampleCount::new(1_000_000).unwrap());
+    let mut seen = [0; 2];
+    for (repetition, margin) in [-1.0, 0.0, 0.05, 2.0].into_iter().enumerate() {
+        let p = normal::distribution(margin);
+        let mut random = Random(repetition as u64);
+        let query = SampledQuery {
+            pilot: cells(&mut random, p, 200, PLUS, MINUS),
+            certifying: cells(&mut random, p, 2_000, PLUS, MINUS),
+        };
+        for name in CertificateName::ALL {
+            let outcome = certifier.certify(name, &query, &question).unwrap();
+            let radius = outcome.verdict.radius().map(Radius::get);
+            assert_eq!(outcome.explain.number("radius"), radius, "{name} at {margin}: {}", outcome.explain);
+            seen[usize::from(radius.is_some())] += 1;
+        }
+    }
+    assert!(seen[0] > 6 && seen[1] > 6, "{seen:?}");
+}
+
+#[test]
+fn a_vote_says_by_which_rule_it_was_certified() {
+    // Against one strong rival the majority decides; against many weak ones the runner-up.
+    let mut items = vec![ITEMS[0]];
+    items.extend([("b", [-1.0, 0.0]), ("c", [0.0, 1.0]), ("d", [0.0, -1.0])]);
+    let gallery = gallery(&items);
+    let question = Question::new(Positives::Item(0), vec![]);
+    let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.01).unwrap());
+    let mut random = Random(16);
+    let mut draw = |count: usize, even: bool| {
+        let values = (0..count)
+            .flat_map(|_| {
+                let rival = if even { 1 + (random.uniform() * 3.0) as usize } else { 1 };
+                if random.uniform() < 0.6 { PLUS } else { items[rival].1 }
+            })
+            .collect();
+        Samples::new(values, 2, NormBound::UNIT, Excess::Refuse).unwrap()
+    };
+    for (even, rule) in [(false, "majority"), (true, "runner-up")] {
+        let query = SampledQuery { pilot: draw(300, even), certifying: draw(3_000, even) };
+        let outcome = certifier.certify(CertificateName::Vote, &query, &question).unwrap();
+        assert_eq!(outcome.explain.value("rule").unwrap().to_string(), rule);
+        let last = outcome.explain.steps().last().unwrap();
+        assert_eq!((&*last.quantity, &*last.statement), ("radius", format!("theory 3, {rule}").as_str()));
+        // A bound that the rule does not use has no level of its own, so it is not shown.
+        assert_eq!(outcome.explain.value("upper bound of the rival").is_some(), even);
+    }
 }
 
 #[test]
