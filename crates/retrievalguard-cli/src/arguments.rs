@@ -120,7 +120,8 @@ pub(crate) struct DataArgs {
     /// Layout: auto, image-folder, csv, cub, cars, sop or idx
     #[arg(long, default_value = "auto", help_heading = "Data")]
     format: Format,
-    /// Part of the data set: train, validation, test, cub/test, cars/test, sop/paper and so on
+    /// Part of the data set: train, validation or test as the data set marks them; by name cub/train, cub/test,
+    /// cars/train, cars/test, sop/train, sop/test or sop/paper
     #[arg(long, help_heading = "Data")]
     split: Option<NamedSplit>,
     /// Only the first so many pictures
@@ -199,6 +200,9 @@ impl DataArgs {
                     "marks all of its pictures as queries or gallery items, none for training"
                 }
             };
+        for note in &data.notes {
+            tell(format_args!("note: {note}"));
+        }
             bail!("`{}` {what}", path.display());
         }
         Ok(records)

@@ -38,16 +38,18 @@ pub enum Format {
     Csv,
     /// CUB-200-2011: `images.txt`, `image_class_labels.txt`, `images/`; split by class, 1–100 and 101–200.
     Cub,
-    /// CARS196: `cars_annos.mat` and the pictures it names; split by class, 1–98 and 99–196.
+    /// CARS196: `cars_annos.mat`, or `devkit/cars_train_annos.mat` and `cars_test_annos_withlabels.mat`, and the
+    /// pictures they name; split by class, 1–98 and 99–196.
     Cars,
     /// Stanford Online Products: `Ebay_train.txt` and `Ebay_test.txt`, at the root or in `Info_Files/`.
     OnlineProducts,
-    /// The MNIST family: `train-images-idx3-ubyte` and so on, plain or gzipped.
+    /// The MNIST family: `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the two of `t10k`, plain or gzipped.
     Idx,
 }
 
 impl Format {
-    const ALL: [Self; 7] =
+    /// Every format.
+    pub const ALL: [Self; 7] =
         [Self::Auto, Self::ImageFolder, Self::Csv, Self::Cub, Self::Cars, Self::OnlineProducts, Self::Idx];
 
     /// The name as users write it.
@@ -72,7 +74,7 @@ impl Format {
                 Self::Idx
             } else if path.join(cub::PICTURES).is_file() && path.join(cub::LABELS).is_file() {
                 Self::Cub
-            } else if path.join(cars::ANNOTATIONS).is_file() {
+            } else if cars::looks_like(path) {
                 Self::Cars
             } else if online_products::lists(path).is_some() {
                 Self::OnlineProducts
@@ -204,13 +206,32 @@ pub struct Dataset {
     pub records: Vec<Record>,
     /// How many files in its folders are not pictures.
     pub ignored_files: usize,
+    /// What a person should know about what was read.
+    pub notes: Vec<String>,
 }
 
 impl Dataset {
+    /// The splits that have pictures.
+    pub fn splits(&self) -> impl Iterator<Item = NamedSplit> {
+        let marked: HashSet<Split> = self.records.iter().filter_map(|record| record.split).collect();
+        NamedSplit::ALL.into_iter().filter(move |split| {
+            marked.contains(&split.split()) && split.format().is_none_or(|format| format == self.format)
+        })
+    }
+
     /// The records of a split, in their order.
     pub fn select(&self, split: NamedSplit) -> Result<Self, DatasetError> {
-        if let Some(wanted) = split.format().filter(|&wanted| wanted != self.format) {
-            return Err(DatasetError::ForeignSplit { split, found: self.format, wanted });
+        let missing = || {
+            let splits: Vec<&str> = self.splits().map(NamedSplit::name).collect();
+            let format = self.format;
+            if splits.is_empty() {
+                DatasetError::NoSplits { split, format }
+            } else {
+                DatasetError::NoSuchSplit { split, format, splits: splits.join(", ") }
+            }
+        };
+        if split.format().is_some_and(|format| format != self.format) {
+            return Err(missing());
         }
         let mut classes = HashSet::new();
         let most_classes = match split {
@@ -228,9 +249,14 @@ impl Dataset {
             .cloned()
             .collect();
         if records.is_empty() {
-            return Err(DatasetError::EmptySplit { split, records: self.records.len() });
+            return Err(missing());
         }
-        Ok(Self { format: self.format, records, ignored_files: self.ignored_files })
+        Ok(Self {
+            format: self.format,
+            records,
+            ignored_files: self.ignored_files,
+            notes: self.notes.clone(),
+        })
     }
 
     /// How many different labels there are.
@@ -245,7 +271,7 @@ pub fn open(path: &Path, format: Format, options: DatasetOptions) -> Result<Data
         Format::Auto => Format::guess(path)?,
         given => given,
     };
-    let mut ignored_files = 0;
+    let (mut ignored_files, mut notes) = (0, Vec::new());
     let records = match format {
         Format::Auto | Format::ImageFolder => {
             let (records, ignored) = image_folder::read(path)?;
@@ -254,7 +280,11 @@ pub fn open(path: &Path, format: Format, options: DatasetOptions) -> Result<Data
         }
         Format::Csv => csv_list::read(path, options.boxes)?,
         Format::Cub => cub::read(path)?,
-        Format::Cars => cars::read(path, options.boxes)?,
+        Format::Cars => {
+            let read = cars::read(path, options.boxes)?;
+            notes = read.notes;
+            read.records
+        }
         Format::OnlineProducts => online_products::read(path)?,
         Format::Idx => idx::read(path)?,
     };
@@ -266,7 +296,7 @@ pub fn open(path: &Path, format: Format, options: DatasetOptions) -> Result<Data
         let identity = record.identity.clone();
         return Err(DatasetError::Duplicate { path: path.to_owned(), identity });
     }
-    Ok(Dataset { format, records, ignored_files })
+    Ok(Dataset { format, records, ignored_files, notes })
 }
 
 /// Reads a text file of a data set, which must be there.

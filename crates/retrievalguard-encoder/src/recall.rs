@@ -3,6 +3,7 @@
 //! Nothing is certified here; it is what one wants to know of an encoder before, so it has noise of its own: an encoder or a
 //! `σ` that was chosen by it is certified on noise that the choice has not seen.
 
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +37,14 @@ pub enum RecallError {
     /// The gallery could not be searched.
     #[error(transparent)]
     Search(#[from] SearchError),
+    /// Among pictures of one label every answer is right.
+    #[error("all {pictures} pictures have the label `{label}`, wanted at least two labels to tell apart")]
+    OneLabel {
+        /// How many pictures there are.
+        pictures: usize,
+        /// The label.
+        label: String,
+    },
     /// The measurement was told to stop.
     #[error("stopped after {done} of {total} pictures")]
     Stopped {
@@ -51,6 +60,8 @@ pub enum RecallError {
 pub struct Recall {
     /// Pictures asked for and searched in.
     pub pictures: usize,
+    /// Their labels; among few of them, finding the right one is easy.
+    pub classes: usize,
     /// With the embeddings `h(x)`.
     pub clean: f64,
     /// With the means of `h(x + z)`, for queries and gallery alike.
@@ -90,6 +101,7 @@ pub fn recall_at_1(
     threads: NonZeroUsize,
     observer: &dyn Observer,
 ) -> Result<(Recall, Vec<SkippedPicture>), RecallError> {
+    refuse_one_label(records)?;
     let loader = Loader::new(records, embedder.contract().preparation(), broken);
     let smoother = Smoother::new(embedder, smoothing.sigma, smoothing.seed)
         .excess(smoothing.excess)
@@ -137,10 +149,21 @@ pub fn recall_at_1(
     let dimension = embedder.dimension();
     let recall = Recall {
         pictures: rows.len(),
+        classes: labels.iter().collect::<HashSet<_>>().len(),
         clean: leave_one_out(clean, dimension, &labels)?,
         smoothed: leave_one_out(smoothed, dimension, &labels)?,
     };
     Ok((recall, loader.into_skipped()))
+}
+
+/// Recall of 1 that says nothing is refused before anything is embedded.
+fn refuse_one_label(records: &[Record]) -> Result<(), RecallError> {
+    match records {
+        [first, others @ ..] if others.iter().all(|record| record.label == first.label) => {
+            Err(RecallError::OneLabel { pictures: records.len(), label: first.label.clone() })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Share of rows whose nearest other row has their label.
@@ -214,6 +237,23 @@ mod tests {
             let wanted: Vec<f64> = seeds.iter().map(|&seed| expected(seed, stage)).collect();
             assert_eq!(found == wanted, stage == Stage::Measure, "{stage:?}: {found:?} {wanted:?}");
         }
+    }
+
+    #[test]
+    fn pictures_of_one_label_have_no_recall() {
+        let record = |label: &str| Record {
+            identity: "a.png".to_owned(),
+            source: PictureSource::Grey { width: 1, height: 1, pixels: vec![0] },
+            crop: None,
+            label: label.to_owned(),
+            category: None,
+            split: None,
+            role: Role::Unassigned,
+        };
+        let error = refuse_one_label(&[record("cars_train"), record("cars_train")]).unwrap_err();
+        let words = "all 2 pictures have the label `cars_train`, wanted at least two labels to tell apart";
+        assert_eq!(error.to_string(), words);
+        assert!(refuse_one_label(&[record("a"), record("b")]).is_ok());
     }
 
     #[test]

@@ -60,7 +60,11 @@ pub(super) fn run(arguments: &RecallArgs, out: &mut dyn Write) -> anyhow::Result
         let value = json!({ "recall": recall, "sigma": arguments.sigma, "samples": samples });
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
     } else {
-        writeln!(out, "{} pictures, each asking for its label among the others", recall.pictures)?;
+        writeln!(
+            out,
+            "{} pictures of {} classes, each asking for its label among the others",
+            recall.pictures, recall.classes
+        )?;
         writeln!(out, "recall@1 clean     {:.4}", recall.clean)?;
         writeln!(
             out,

@@ -70,9 +70,11 @@ fn folders_without_usable_pictures_are_named() {
     index("pictures").fails(2, &["unlabelled picture `pictures/stray.png`", "wanted root/class/picture"]);
     fs::remove_file(sandbox.path("pictures/stray.png")).unwrap();
     index("pictures --limit 0").fails(2, &["--limit"]);
-    index("pictures --split cub/test").fails(2, &["split cub/test belongs to cub"]);
-    index("pictures --format mnist").fails(2, &["format is `mnist`, wanted auto"]);
-    index("pictures --sigma 0").fails(2, &["sigma is 0, wanted a number between"]);
+    index("pictures --split cub/test")
+        .fails(2, &["image-folder, has no split cub/test: it does not mark any"]);
+    index("pictures --format mnist").fails(2, &["format is `mnist`, wanted one of auto, image-folder, csv"]);
+    index("pictures --sigma 0").fails(2, &["sigma is 0, wanted a number from 0.0001 to 2"]);
+    index("pictures --sigma 25").fails(2, &["sigma is 25", "25 of 255 grey levels was meant, it is 0.098"]);
     index("pictures --sigma much").fails(2, &["sigma is `much`, wanted a number"]);
 
     sandbox.write("list.csv", "label,path\na,b.png\n");

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use retrievalguard_encoder::dataset::{Format, NamedSplit};
 use serde_json::Value;
 
 use crate::sandbox::{CLASSES, ENCODER, PICTURES, Sandbox, json_lines, onnxruntime};
@@ -341,6 +342,12 @@ fn a_query_does_not_find_itself_unless_told_to() {
     assert_eq!((rows, found_themselves), (PICTURES, 0));
     assert!(errors.contains("leave-one-out: 30 queries were kept from finding themselves"), "{errors}");
     let (_, found_themselves, errors) = certify("--leave-one-out never", "never");
+    // Words wrap at the edge of the terminal, so the text is compared without its lines.
+    let help = sandbox.run("index --help").succeeds().out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for name in NamedSplit::ALL.map(NamedSplit::name).into_iter().chain(Format::ALL.map(Format::name)) {
+        assert!(help.contains(name), "{name} is not in {help}");
+    }
+    assert!(!help.contains("and so on"), "{help}");
     assert!(found_themselves > PICTURES / 6, "{found_themselves}");
     assert!(!errors.contains("kept from finding itself"), "{errors}");
     // A part of the gallery's pictures is no other set.

@@ -1,34 +1,116 @@
-//! CARS196 (Krause et al. 2013): one MAT-file that names the pictures, their classes and boxes.
+//! CARS196 (Krause et al. 2013), in both of its layouts.
+//!
+//! The metric-learning archive has one list for all pictures, `cars_annos.mat` beside `car_ims/`. The classification
+//! archive, which most people have, has a list for each half: `devkit/cars_train_annos.mat` beside `cars_train/`, and
+//! `cars_test_annos_withlabels.mat`, which came later, beside `cars_test/`. The halves are not the splits of metric
+//! learning: both hold all classes, and the splits divide the classes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::mat::{self, Value};
 use super::{Boxes, DatasetError, Format, PictureSource, Record, Role, Split};
 use crate::picture::PixelBox;
 
-/// The list, at the root.
-pub(super) const ANNOTATIONS: &str = "cars_annos.mat";
+/// The list of the metric-learning archive, at the root.
+const ANNOTATIONS: &str = "cars_annos.mat";
+/// The classification archive's lists, each with the folder of its pictures.
+const HALVES: [(&str, &str); 2] =
+    [("cars_train_annos.mat", "cars_train"), ("cars_test_annos_withlabels.mat", "cars_test")];
+/// Where the classification archive keeps its lists; torchvision puts the second one at the root.
+const DEVKIT: &str = "devkit";
 const VARIABLE: &str = "annotations";
 const CLASSES: usize = 196;
-/// Metric learning trains on the classes up to this one; the field `test` is not used.
+/// Metric learning trains on the classes up to this one, whichever half a picture is in.
 const LAST_TRAINING_CLASS: usize = 98;
 
-/// Reads the list; `path` is the root or the list itself.
-pub(super) fn read(path: &Path, boxes: Boxes) -> Result<Vec<Record>, DatasetError> {
-    let file = if path.is_dir() { path.join(ANNOTATIONS) } else { path.to_owned() };
-    let root = file.parent().unwrap_or(Path::new(""));
-    let bytes = match std::fs::read(&file) {
-        Ok(bytes) => bytes,
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound && path.is_dir() => {
-            let (path, file) = (path.to_owned(), ANNOTATIONS.to_owned());
-            return Err(DatasetError::MissingFile { path, file, format: Format::Cars });
-        }
-        Err(source) => return Err(DatasetError::Read { path: file, source }),
-    };
-    records(&bytes, root, boxes).map_err(|reason| DatasetError::Mat { file, reason })
+/// One list and what it says of its pictures.
+struct List {
+    file: PathBuf,
+    /// The field with a picture's path.
+    path_field: &'static str,
+    /// The folder that it is relative to, if that is not the root.
+    folder: Option<&'static str>,
 }
 
-fn records(bytes: &[u8], root: &Path, boxes: Boxes) -> Result<Vec<Record>, String> {
+impl List {
+    fn whole(file: PathBuf) -> Self {
+        Self { file, path_field: "relative_im_path", folder: None }
+    }
+
+    fn half(file: PathBuf, folder: &'static str) -> Self {
+        Self { file, path_field: "fname", folder: Some(folder) }
+    }
+}
+
+/// What was read.
+pub(super) struct Cars {
+    pub(super) records: Vec<Record>,
+    /// What a person should know about the lists.
+    pub(super) notes: Vec<String>,
+}
+
+/// Whether a folder holds a list.
+pub(super) fn looks_like(root: &Path) -> bool {
+    !lists(root).is_empty()
+}
+
+/// The lists of a folder: the one for all pictures, or those of the halves that are there.
+fn lists(root: &Path) -> Vec<List> {
+    let whole = root.join(ANNOTATIONS);
+    if whole.is_file() {
+        return vec![List::whole(whole)];
+    }
+    let half = |(list, folder): (&str, &'static str)| {
+        let places = [root.join(DEVKIT).join(list), root.join(list)];
+        places.into_iter().find(|file| file.is_file()).map(|file| List::half(file, folder))
+    };
+    HALVES.into_iter().filter_map(half).collect()
+}
+
+/// The folder that a list's pictures are relative to, and the list.
+fn single(file: &Path) -> (PathBuf, List) {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let half = HALVES.into_iter().find(|(list, _)| file.file_name().is_some_and(|name| name == *list));
+    match half {
+        Some((_, pictures)) => {
+            let inside = folder.file_name().is_some_and(|name| name == DEVKIT);
+            let root = if inside { folder.parent().unwrap_or(folder) } else { folder };
+            (root.to_owned(), List::half(file.to_owned(), pictures))
+        }
+        None => (folder.to_owned(), List::whole(file.to_owned())),
+    }
+}
+
+/// Reads the lists; `path` is the root or one of the lists.
+pub(super) fn read(path: &Path, boxes: Boxes) -> Result<Cars, DatasetError> {
+    let (root, lists) = if path.is_dir() {
+        (path.to_owned(), lists(path))
+    } else {
+        let (root, list) = single(path);
+        (root, vec![list])
+    };
+    if lists.is_empty() {
+        let file = format!("{ANNOTATIONS}` or `{DEVKIT}/{}", HALVES[0].0);
+        return Err(DatasetError::MissingFile { path: root, file, format: Format::Cars });
+    }
+    let mut records = Vec::new();
+    for list in &lists {
+        let bytes = std::fs::read(&list.file)
+            .map_err(|source| DatasetError::Read { path: list.file.clone(), source })?;
+        let read = annotated(&bytes, list, &root, boxes);
+        records.extend(read.map_err(|reason| DatasetError::Mat { file: list.file.clone(), reason })?);
+    }
+    let unlisted = |(_, folder): &(&str, &str)| {
+        let listed = |list: &List| list.folder.is_none_or(|known| known == *folder);
+        path.is_dir() && root.join(folder).is_dir() && !lists.iter().any(listed)
+    };
+    let note = |(list, folder): (&str, &str)| {
+        format!("the pictures in `{folder}` are left out, because no `{list}` says what they show")
+    };
+    Ok(Cars { records, notes: HALVES.into_iter().filter(unlisted).map(note).collect() })
+}
+
+fn annotated(bytes: &[u8], list: &List, root: &Path, boxes: Boxes) -> Result<Vec<Record>, String> {
     let (fields, elements) = match mat::variable(bytes, VARIABLE)? {
         Some(Value::Structs { fields, elements }) => (fields, elements),
         Some(_) => return Err(format!("variable `{VARIABLE}` is not a struct array")),
@@ -38,7 +120,7 @@ fn records(bytes: &[u8], root: &Path, boxes: Boxes) -> Result<Vec<Record>, Strin
         let found = fields.iter().position(|field| field == wanted);
         found.ok_or_else(|| format!("`{VARIABLE}` has no field `{wanted}`, found {}", fields.join(", ")))
     };
-    let path_field = find("relative_im_path")?;
+    let path_field = find(list.path_field)?;
     let class_field = find("class")?;
     let corner_fields = match boxes {
         Boxes::Crop => Some([find("bbox_x1")?, find("bbox_y1")?, find("bbox_x2")?, find("bbox_y2")?]),
@@ -58,7 +140,9 @@ fn records(bytes: &[u8], root: &Path, boxes: Boxes) -> Result<Vec<Record>, Strin
             }
         };
         let path = match element.get(path_field) {
-            Some(Value::Text(path)) if !path.is_empty() => path.clone(),
+            Some(Value::Text(path)) if !path.is_empty() => {
+                list.folder.map_or_else(|| path.clone(), |folder| format!("{folder}/{path}"))
+            }
             _ => return Err(wrong(path_field, "a path")),
         };
         let class = whole(class_field, CLASSES)?;

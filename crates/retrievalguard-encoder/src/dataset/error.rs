@@ -24,7 +24,7 @@ pub enum DatasetError {
         path: PathBuf,
     },
     /// The name of a format is not one.
-    #[error("format is `{text}`, wanted auto, image-folder, csv, cub, cars, sop or idx")]
+    #[error("format is `{text}`, wanted one of {}", Format::ALL.map(Format::name).join(", "))]
     FormatName {
         /// What was found.
         text: String,
@@ -118,30 +118,30 @@ pub enum DatasetError {
         wanted: String,
     },
     /// The name of a split is not one.
-    #[error(
-        "split is `{text}`, wanted train, validation, test, cub/train, cub/test, cars/train, cars/test, sop/train, \
-         sop/test or sop/paper"
-    )]
+    #[error("split is `{text}`, wanted one of {}", NamedSplit::ALL.map(NamedSplit::name).join(", "))]
     SplitName {
         /// What was found.
         text: String,
     },
-    /// The split belongs to another data set.
-    #[error("split {split} belongs to {wanted}, the data set is in the format {found}")]
-    ForeignSplit {
+    /// The data set has splits, but not this one.
+    #[error("the data set, in the format {format}, has no split {split}, wanted one of {splits}")]
+    NoSuchSplit {
         /// The split.
         split: NamedSplit,
         /// The data set's format.
-        found: Format,
-        /// The format the split belongs to.
-        wanted: Format,
+        format: Format,
+        /// The splits that have pictures.
+        splits: String,
     },
-    /// No record belongs to the split.
-    #[error("split {split} is empty: the data set has {records} pictures, none of them in it")]
-    EmptySplit {
+    /// The data set marks no splits at all.
+    #[error(
+        "the data set, in the format {format}, has no split {split}: it does not mark any, so all of it is used \
+         without one"
+    )]
+    NoSplits {
         /// The split.
         split: NamedSplit,
-        /// Pictures in the whole data set.
-        records: usize,
+        /// The data set's format.
+        format: Format,
     },
 }

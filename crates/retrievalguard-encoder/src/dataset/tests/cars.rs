@@ -86,23 +86,40 @@ impl Writer {
         bytes
     }
 
-    /// The published file's variables, with one annotation for each class given.
-    fn cars(self, classes: &[f64], compressed: bool) -> Vec<u8> {
-        let names = ["relative_im_path", "bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "test"];
+    /// A struct array named `annotations`: its fields, then the values of each element in their order.
+    fn annotations(self, names: &[&str], elements: &[Vec<Vec<u8>>]) -> Vec<u8> {
         let mut fields = self.element(5, &self.word(32));
         let padded: Vec<u8> =
             names.iter().flat_map(|name| name.bytes().chain(std::iter::repeat(0)).take(32)).collect();
         fields.extend(self.element(1, &padded));
-        for (number, &class) in classes.iter().enumerate() {
-            fields.extend(self.text(&format!("car_ims/{:06}.jpg", number + 1)));
-            for value in [30.0, 52.0, 246.0, 1_147.0, class, 0.0] {
-                fields.extend(self.number(value));
-            }
-        }
+        fields.extend(elements.concat().concat());
+        self.array(2, [1, elements.len() as u32], "annotations", &fields)
+    }
+
+    /// The metric-learning archive's variables, with one annotation for each class given.
+    fn cars(self, classes: &[f64], compressed: bool) -> Vec<u8> {
+        let names = ["relative_im_path", "bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "test"];
+        let element = |(number, &class): (usize, &f64)| {
+            let path = self.text(&format!("car_ims/{:06}.jpg", number + 1));
+            let numbers = [30.0, 52.0, 246.0, 1_147.0, class, 0.0].map(|value| self.number(value));
+            [vec![path], numbers.to_vec()].concat()
+        };
+        let elements: Vec<_> = classes.iter().enumerate().map(element).collect();
         let class_names =
             self.array(1, [1, 2], "class_names", &[self.text("AM"), self.text("BMW X5")].concat());
-        let annotations = self.array(2, [1, classes.len() as u32], "annotations", &fields);
-        self.file(&[class_names, annotations], compressed)
+        self.file(&[class_names, self.annotations(&names, &elements)], compressed)
+    }
+
+    /// A list of one half of the classification archive, with one annotation for each class given.
+    fn half(self, classes: &[f64]) -> Vec<u8> {
+        let names = ["bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname"];
+        let element = |(number, &class): (usize, &f64)| {
+            let mut values = [39.0, 116.0, 569.0, 375.0, class].map(|value| self.number(value)).to_vec();
+            values.push(self.text(&format!("{:05}.jpg", number + 1)));
+            values
+        };
+        let elements: Vec<_> = classes.iter().enumerate().map(element).collect();
+        self.file(&[self.annotations(&names, &elements)], true)
     }
 }
 
@@ -135,6 +152,57 @@ fn cars_are_read_in_both_byte_orders_plain_and_compressed() {
             }
         }
     }
+}
+
+#[test]
+fn both_halves_of_stanford_cars_are_split_by_class() {
+    let train = LITTLE.half(&[14.0, 98.0, 99.0]);
+    let test = LITTLE.half(&[181.0, 1.0]);
+    // The list of the test half with labels came later; some put it beside the others, torchvision at the root.
+    for place in ["devkit/cars_test_annos_withlabels.mat", "cars_test_annos_withlabels.mat"] {
+        let root = folder(&[
+            ("devkit/cars_train_annos.mat", &train),
+            (place, &test),
+            ("cars_train/00001.jpg", b""),
+            ("cars_test/00001.jpg", b""),
+        ]);
+        let dataset = open_guessed(root.path()).unwrap();
+        assert_eq!((dataset.format, dataset.notes.as_slice()), (Format::Cars, [].as_slice()), "{place}");
+        let all = ["train/00001", "train/00002", "train/00003", "test/00001", "test/00002"];
+        assert_eq!(identities(&dataset), all.map(|name| format!("cars_{name}.jpg")));
+        assert_eq!(
+            dataset.records[3].source,
+            PictureSource::File(root.path().join("cars_test/00001.jpg")),
+            "{place}"
+        );
+        assert_eq!(labels(&dataset.select(NamedSplit::CarsTrain).unwrap()), ["14", "98", "1"]);
+        assert_eq!(labels(&dataset.select(NamedSplit::CarsTest).unwrap()), ["99", "181"]);
+    }
+}
+
+#[test]
+fn one_half_of_stanford_cars_is_read_alone_and_pictures_without_labels_are_left_out_aloud() {
+    let root = folder(&[
+        ("devkit/cars_train_annos.mat", &LITTLE.half(&[14.0, 99.0])),
+        ("devkit/cars_test_annos.mat", b"without labels"),
+        ("cars_train/00001.jpg", b""),
+    ]);
+    let dataset = open_guessed(root.path()).unwrap();
+    assert_eq!((labels(&dataset), dataset.notes.len()), (vec!["14", "99"], 0));
+    let list = root.path().join("devkit/cars_train_annos.mat");
+    let boxed = open(&list, Format::Auto, DatasetOptions { boxes: Boxes::Crop }).unwrap();
+    assert_eq!(boxed.records[0].source, PictureSource::File(root.path().join("cars_train/00001.jpg")));
+    assert_eq!(boxed.records[0].crop, Some(PixelBox { left: 38, top: 115, right: 569, bottom: 375 }));
+
+    std::fs::create_dir(root.path().join("cars_test")).unwrap();
+    let note = "the pictures in `cars_test` are left out, because no `cars_test_annos_withlabels.mat` says what they \
+                show";
+    assert_eq!(open_guessed(root.path()).unwrap().notes, [note]);
+
+    let nothing = folder(&[("cars_train/00001.jpg", b"")]);
+    let error = open(nothing.path(), Format::Cars, DatasetOptions::default()).unwrap_err();
+    let wanted = "has no file `cars_annos.mat` or `devkit/cars_train_annos.mat`, which cars needs";
+    assert!(error.to_string().ends_with(wanted), "{error}");
 }
 
 #[test]

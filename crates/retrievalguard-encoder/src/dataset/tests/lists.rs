@@ -23,10 +23,12 @@ fn an_image_folder_is_read_in_sorted_order_and_other_files_are_counted() {
     assert_eq!(labels(&dataset), ["apple", "pear", "pear"]);
     assert_eq!((dataset.ignored_files, dataset.class_count()), (2, 2));
     assert_eq!(dataset.records[1].source, PictureSource::File(root.path().join("pear").join("a.png")));
-    assert!(matches!(
-        dataset.select(NamedSplit::Train),
-        Err(DatasetError::EmptySplit { split: NamedSplit::Train, records: 3 })
-    ));
+    let error = dataset.select(NamedSplit::Train).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the data set, in the format image-folder, has no split train: it does not mark any, so all of it is used \
+         without one"
+    );
 }
 
 #[test]
@@ -149,7 +151,12 @@ fn cub_is_split_by_class() {
         ["101.Pelican/c.jpg", "200.Yellowthroat/d.jpg"]
     );
     let error = dataset.select(NamedSplit::CarsTest).unwrap_err();
-    assert_eq!(error.to_string(), "split cars/test belongs to cars, the data set is in the format cub");
+    assert_eq!(
+        error.to_string(),
+        "the data set, in the format cub, has no split cars/test, wanted one of train, test, cub/train, cub/test"
+    );
+    let error = dataset.select(NamedSplit::Validation).unwrap_err();
+    assert!(matches!(error, DatasetError::NoSuchSplit { split: NamedSplit::Validation, .. }), "{error}");
 
     for (pictures, classes, expected) in [
         ("1 a.jpg\n", "1 201\n", 1),
@@ -218,9 +225,18 @@ fn splits_and_formats_are_known_by_their_names() {
     for split in NamedSplit::ALL {
         assert_eq!(split.name().parse::<NamedSplit>().unwrap(), split);
     }
-    assert!(matches!("cub".parse::<NamedSplit>(), Err(DatasetError::SplitName { text }) if text == "cub"));
+    let error = "cub".parse::<NamedSplit>().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "split is `cub`, wanted one of train, validation, test, cub/train, cub/test, cars/train, cars/test, sop/train, \
+         sop/test, sop/paper"
+    );
     for format in Format::ALL {
         assert_eq!(format.name().parse::<Format>().unwrap(), format);
     }
-    assert!(matches!("zip".parse::<Format>(), Err(DatasetError::FormatName { text }) if text == "zip"));
+    let error = "zip".parse::<Format>().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "format is `zip`, wanted one of auto, image-folder, csv, cub, cars, sop, idx"
+    );
 }
