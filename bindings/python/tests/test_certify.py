@@ -176,7 +176,7 @@ def test_hostile_input_is_refused_by_name(problem):
         ({"label": None, "item": 99}, "names row 99, wanted one below the gallery's length 5"),
         ({"exclude": 7}, "excluded row is 7, wanted one below the gallery's length 5"),
         ({"exclude": list(range(5))}, "holds no item that would be a wrong answer"),
-        ({"sigma": 0}, "sigma is 0, wanted a number between 1e-4 and 1e4"),
+        ({"sigma": 0}, "sigma is 0, wanted a number from 0.0001 to 2"),
         ({"alpha": 1.0}, "alpha is 1, wanted a number between 0 and 1"),
         ({"norm_bound": float("inf")}, "norm bound is inf"),
         ({"excess": "ignore"}, "excess is `ignore`, wanted refuse or project"),

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use retrievalguard::Excess;
 use retrievalguard::certificate::CertificateName;
+use retrievalguard::storage::manifest::GalleryManifest;
+use retrievalguard::{Excess, Sigma};
 use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, Dataset, DatasetOptions, Format, NamedSplit, Record, Role, open,
@@ -114,6 +115,18 @@ impl ModelArgs {
     }
 }
 
+/// The noise level that was given, or else that of the gallery; a given one that is another is refused with the rest of
+/// the gallery's disagreements.
+pub(crate) fn sigma_for(
+    given: Option<Sigma>,
+    manifest: &GalleryManifest,
+    gallery: &Path,
+) -> anyhow::Result<Sigma> {
+    given.or(manifest.provenance.sigma).with_context(|| {
+        format!("gallery `{}` does not say its noise level, wanted --sigma", gallery.display())
+    })
+}
+
 /// How a data set is read.
 #[derive(Args, Debug)]
 pub(crate) struct DataArgs {
@@ -187,6 +200,9 @@ impl DataArgs {
         if data.ignored_files > 0 {
             tell(format_args!("note: {} files in `{}` are not pictures", data.ignored_files, path.display()));
         }
+        for note in &data.notes {
+            tell(format_args!("note: {note}"));
+        }
         if let Some(split) = split.or(self.split) {
             data = data.select(split)?;
         }
@@ -200,9 +216,6 @@ impl DataArgs {
                     "marks all of its pictures as queries or gallery items, none for training"
                 }
             };
-        for note in &data.notes {
-            tell(format_args!("note: {note}"));
-        }
             bail!("`{}` {what}", path.display());
         }
         Ok(records)

@@ -10,7 +10,7 @@ use retrievalguard::attack::AttackError;
 use retrievalguard::certificate::CertificateError;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::journal::JournalError;
-use retrievalguard::storage::manifest::StorageError;
+use retrievalguard::storage::manifest::{Disagreement, Mismatch, StorageError};
 use retrievalguard_encoder::catalogue::CatalogueError;
 use retrievalguard_encoder::experiment::SweepError;
 use retrievalguard_encoder::pipeline::PipelineError;
@@ -187,6 +187,11 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
     }
     training_hint(error).or_else(|| {
         error.chain().find_map(|cause| match cause.downcast_ref::<PipelineError>() {
+            Some(PipelineError::Mismatch(Mismatch { disagreements, .. }))
+                if matches!(disagreements[..], [Disagreement::Sigma { .. }]) =>
+            {
+                Some("leave --sigma out to use the gallery's, or make the gallery again with `retrievalguard index`")
+            }
             Some(PipelineError::Mismatch(_)) => {
                 Some("make the gallery again with `retrievalguard index` and the queries' model and sigma")
             }

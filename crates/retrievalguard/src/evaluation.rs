@@ -112,6 +112,71 @@ pub struct CurvePoint {
     pub recall: Share,
 }
 
+/// What became of each query. Certified ones alone would hide whether the others lack a proof or a right answer.
+///
+/// ```
+/// use retrievalguard::certificate::{Radius, Verdict};
+/// use retrievalguard::evaluation::Counts;
+///
+/// let certified = Verdict::Certified { radius: Radius::Finite(0.1) };
+/// let counts = Counts::of([certified, Verdict::Misretrieved, Verdict::Abstained, Verdict::Misretrieved]);
+/// assert_eq!(counts.to_string(), "1 of 4 certified, 1 abstained, 2 misretrieved (recall@1 0.5000)");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Right, with a proof.
+    pub certified: usize,
+    /// Right, without a proof.
+    pub abstained: usize,
+    /// Wrong.
+    pub misretrieved: usize,
+}
+
+impl Counts {
+    /// Counts verdicts.
+    pub fn of(verdicts: impl IntoIterator<Item = Verdict>) -> Self {
+        let mut counts = Self::default();
+        for verdict in verdicts {
+            match verdict {
+                Verdict::Certified { .. } => counts.certified += 1,
+                Verdict::Abstained => counts.abstained += 1,
+                Verdict::Misretrieved => counts.misretrieved += 1,
+            }
+        }
+        counts
+    }
+
+    /// All queries.
+    pub fn queries(self) -> usize {
+        self.certified + self.abstained + self.misretrieved
+    }
+
+    /// What to say when most answers are wrong to begin with, which no certificate mends.
+    pub fn warning(self) -> Option<String> {
+        (2 * self.misretrieved > self.queries()).then(|| {
+            format!(
+                "{} of {} queries retrieve a wrong label before anybody attacks them, and more samples would not help",
+                self.misretrieved,
+                self.queries()
+            )
+        })
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let recall = (self.certified + self.abstained) as f64 / self.queries().max(1) as f64;
+        write!(
+            formatter,
+            "{} of {} certified, {} abstained, {} misretrieved (recall@1 {recall:.4})",
+            self.certified,
+            self.queries(),
+            self.abstained,
+            self.misretrieved
+        )
+    }
+}
+
 /// What a set of verdicts of one certificate amounts to.
 ///
 /// Verdicts for Recall@k give Recall@k and Recall@k(r) by the same arithmetic.
@@ -218,6 +283,15 @@ mod tests {
         let recalls: Vec<f64> =
             summary.curve(&[0.0, 0.2, 0.25, 0.5]).iter().map(|point| point.recall.share).collect();
         assert_eq!(recalls, [0.6, 0.6, 0.2, 0.0]);
+    }
+
+    #[test]
+    fn wrong_answers_are_pointed_at_when_they_are_the_most() {
+        let counts = Counts { certified: 3, abstained: 0, misretrieved: 17 };
+        assert_eq!(counts.to_string(), "3 of 20 certified, 0 abstained, 17 misretrieved (recall@1 0.1500)");
+        assert!(counts.warning().unwrap().starts_with("17 of 20 queries retrieve a wrong label"));
+        assert_eq!(Counts { certified: 0, abstained: 10, misretrieved: 10 }.warning(), None);
+        assert_eq!(Counts::of([]).warning(), None);
     }
 
     #[test]

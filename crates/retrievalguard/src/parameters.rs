@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParameterError {
-    /// The noise level must be positive and well inside the range of `f32`.
-    #[error("sigma is {0}, wanted a number between 1e-4 and 1e4 (in pixels scaled to [0, 1])")]
+    /// The noise level must be one that pixels from 0 to 1 can carry.
+    #[error("sigma is {0}, wanted a number from 0.0001 to 2, in pixels scaled to [0, 1]{hint}", hint = in_grey_levels(*.0))]
     Sigma(f64),
     /// A failure probability lies strictly between 0 and 1.
     #[error("alpha is {0}, wanted a number between 0 and 1, both excluded")]
@@ -47,6 +47,18 @@ pub enum ParameterError {
         /// What would have been accepted.
         wanted: &'static str,
     },
+}
+
+/// Noise beyond this drowns every picture whose pixels run from 0 to 1: whoever asks for it counts in grey levels.
+const LARGEST_SIGMA: f64 = 2.0;
+
+/// What a noise level that is too large would be if it was meant in grey levels.
+fn in_grey_levels(sigma: f64) -> String {
+    if sigma > LARGEST_SIGMA && sigma <= 255.0 {
+        format!(" (if {sigma} of 255 grey levels was meant, it is {:.3})", sigma / 255.0)
+    } else {
+        String::new()
+    }
 }
 
 macro_rules! checked_float {
@@ -108,9 +120,17 @@ checked_float!(
     /// Standard deviation `σ` of the smoothing noise `N(0, σ²I)`; pixels live in `[0, 1]`.
     ///
     /// Below `1e-4` the steps of `f32` pixels would be felt in the noise, and radii would no longer be what is proved.
+    /// Beyond 2 nothing is left of a picture; 25 means 25 of 255 grey levels, and the error says what that is.
+    ///
+    /// ```
+    /// use retrievalguard::Sigma;
+    ///
+    /// let error = Sigma::new(25.0).unwrap_err().to_string();
+    /// assert!(error.ends_with("(if 25 of 255 grey levels was meant, it is 0.098)"), "{error}");
+    /// ```
     Sigma,
     "sigma",
-    |value| (1e-4..=1e4).contains(&value)
+    |value| (1e-4..=LARGEST_SIGMA).contains(&value)
 );
 
 checked_float!(
@@ -325,6 +345,21 @@ mod tests {
         assert!("1e5".parse::<SampleCount>().is_err());
         assert_eq!("100_000".parse::<SampleCount>().unwrap().get(), 100_000);
         assert!("-1".parse::<Seed>().is_err());
+    }
+
+    #[test]
+    fn a_sigma_in_grey_levels_is_refused_with_what_it_would_be() {
+        assert!(Sigma::new(2.0).is_ok());
+        let wanted = "wanted a number from 0.0001 to 2, in pixels scaled to [0, 1]";
+        for (sigma, hint) in [
+            (2.55, " (if 2.55 of 255 grey levels was meant, it is 0.010)"),
+            (63.75, " (if 63.75 of 255 grey levels was meant, it is 0.250)"),
+            (1_000.0, ""),
+            (-25.0, ""),
+        ] {
+            let error = Sigma::new(sigma).unwrap_err();
+            assert_eq!(error.to_string(), format!("sigma is {sigma}, {wanted}{hint}"));
+        }
     }
 
     #[test]

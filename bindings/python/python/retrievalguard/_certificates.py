@@ -201,7 +201,7 @@ class Certificates(AbstractSequence[Certificate]):
     >>> certificates = rg.certify(
     ...     [draw("certify", 1000)] * 2, gallery, ["left", "right"], pilot=[draw("pilot", 200)] * 2, sigma=0.25)
     >>> certificates
-    <Certificates half-space: 1 of 2 certified, mean radius over all queries 0.2330>
+    <Certificates half-space: 1 of 2 certified, 0 abstained, 1 misretrieved, mean radius over all queries 0.2330>
     >>> certificates.recall()
     0.5
     >>> certificates.certified_recall([0.0, 0.4, 0.5]).tolist()
@@ -346,9 +346,12 @@ class Certificates(AbstractSequence[Certificate]):
             return "<Certificates: none>"
         name = self._name(None)
         column, radii = self._table[name], self.radii(name)
-        certified = sum(verdict == "certified" for verdict in column.verdicts)
+        certified, abstained, wrong = (column.verdicts.count(word) for word in Verdict)
         mean = round_down(float(radii.mean())) if len(self) else "0"
-        return f"<Certificates {name}: {certified} of {len(self)} certified, mean radius over all queries {mean}>"
+        return (
+            f"<Certificates {name}: {certified} of {len(self)} certified, {abstained} abstained, {wrong} misretrieved, "
+            f"mean radius over all queries {mean}>"
+        )
 
     def recall(self, certificate: Optional[str] = None) -> float:
         """Recall@1 of the smoothed retriever: queries retrieved rightly, shown or not.

@@ -7,11 +7,12 @@ use std::time::Instant;
 
 use super::certify_samples;
 use super::run_directory::{log_run, own_command};
-use crate::arguments::{Certificates, DataArgs, EngineArgs, tell_skipped};
+use crate::arguments::{Certificates, DataArgs, EngineArgs, sigma_for, tell_skipped};
 use crate::progress::{Progress, tell};
 use anyhow::bail;
 use clap::ValueEnum;
-use retrievalguard::certificate::{CertificateName, Radius, round_down};
+use retrievalguard::certificate::{CertificateName, Radius, Verdict, round_down};
+use retrievalguard::evaluation::Counts;
 use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
 use retrievalguard::storage::manifest::GalleryDirectory;
@@ -23,13 +24,14 @@ use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery, contract_difference,
     data_set_digest,
 };
+use retrievalguard_encoder::table::ResultTable;
 use retrievalguard_worker::{Notes, RunStore, Sharing, share};
 
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
     after_help = "Examples:\n  \
-        retrievalguard certify queries/ --gallery products.gallery --model encoder.onnx --sigma 0.1 --out run\n  \
+        retrievalguard certify queries/ --gallery products.gallery --model encoder.onnx --out run\n  \
         retrievalguard certify --samples-file S.npy --gallery-file G.npy --gallery-labels L.txt --sigma 0.1 --json\n\n\
         The same command run again continues an interrupted run and ends with the same bytes."
 )]
@@ -49,9 +51,9 @@ pub(crate) struct CertifyArgs {
     /// Directory for the table, the journal and the log
     #[arg(long, value_name = "DIR", default_value = "certificates")]
     out: PathBuf,
-    /// Standard deviation of the noise, in pixels scaled to [0, 1]
-    #[arg(long, allow_negative_numbers = true)]
-    pub(super) sigma: Sigma,
+    /// Standard deviation of the noise, in pixels scaled to [0, 1]; that of the gallery by default
+    #[arg(long, allow_negative_numbers = true, required_unless_present = "gallery")]
+    pub(super) sigma: Option<Sigma>,
     /// Probability that a certificate is wrong
     #[arg(long, default_value = "0.01", allow_negative_numbers = true)]
     pub(super) alpha: Alpha,
@@ -141,6 +143,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         bail!("--target-radius decides recall@1, wanted no --top-k beside it");
     }
     let stored = GalleryDirectory::read(gallery)?;
+    let sigma = sigma_for(arguments.sigma, &stored.manifest, gallery)?;
     let embedder = arguments.engine.open(model, arguments.contract.as_deref())?;
     let data_set = arguments.data.read_whole(queries, Role::Query)?;
     let records = arguments.data.choose(&data_set);
@@ -154,7 +157,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         embedder: &embedder,
         gallery: &stored,
         gallery_name: &gallery.display().to_string(),
-        sigma: arguments.sigma,
+        sigma,
         alpha: arguments.alpha_for(records.len())?,
         pilot: arguments.pilot,
         samples: arguments.samples,
@@ -176,7 +179,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         threads: arguments.engine.threads(),
         batch: arguments.engine.batch,
     };
-    let checked = check_gallery(&stored, request.gallery_name, &embedder, arguments.sigma);
+    let checked = check_gallery(&stored, request.gallery_name, &embedder, sigma);
     checked.map_err(|error| with_contract(error, gallery, &embedder))?;
     let tables =
         Tables { jsonl: arguments.jsonl, tsv: arguments.tsv, recall_at_k: arguments.top_k.get() > 1 };
@@ -250,6 +253,19 @@ pub(super) fn with_contract(error: PipelineError, gallery: &Path, embedder: &Onn
             error.context(format!("gallery `{}` has another contract: {difference}", gallery.display()))
         }
         None => error,
+    }
+}
+
+/// Points at wrong answers where they are the most; one certificate speaks for all.
+pub(super) fn tell_misretrieved(table: &ResultTable) {
+    let warning = |&name: &CertificateName| {
+        let verdicts = table.rows().iter().map(|row| row.certificates[&name].verdict);
+        Counts::of(verdicts).warning().map(|warning| (name, warning))
+    };
+    if let Some((name, warning)) = table.certificates().iter().find_map(warning) {
+        tell(format_args!(
+            "warning: {name}: {warning}; `retrievalguard recall` measures what the encoder retrieves, with and without noise"
+        ));
     }
 }
 
@@ -329,20 +345,20 @@ fn duration(seconds: f64) -> String {
 pub(super) fn print_rows(report: &CertifyReport, folder: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     let table = &report.table;
     for &name in table.certificates() {
-        let radii: Vec<Radius> =
-            table.rows().iter().filter_map(|row| row.certificates[&name].verdict.radius()).collect();
-        let finite: f64 = radii.iter().map(|radius| radius.get()).filter(|radius| radius.is_finite()).sum();
+        let verdicts = || table.rows().iter().map(|row| row.certificates[&name].verdict);
+        let finite: f64 =
+            verdicts().filter_map(Verdict::radius).map(Radius::get).filter(|radius| radius.is_finite()).sum();
         let samples: u64 = table.rows().iter().map(|row| u64::from(row.certificates[&name].samples)).sum();
         writeln!(
             out,
-            "{name:<16} {} of {} certified, mean radius over all queries {}, {} samples",
-            radii.len(),
-            table.rows().len(),
+            "{name:<16} {}, mean radius over all queries {}, {} samples",
+            Counts::of(verdicts()),
             // The sum of no numbers is a negative zero.
             round_down(finite.max(0.0) / table.rows().len() as f64, 4),
             samples
         )?;
     }
+    tell_misretrieved(table);
     writeln!(out, "{}", folder.join("certificates.parquet").display())?;
     Ok(())
 }

@@ -75,6 +75,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     else {
         bail!("--samples-file, --gallery-file and --gallery-labels are wanted together")
     };
+    let Some(sigma) = arguments.sigma else { bail!("--sigma is wanted with --samples-file") };
     let gallery = import_npy(gallery_file, gallery_labels, None, Metric::Euclidean)?.gallery;
     let samples = read(samples_file)?;
     let pilots = files.pilot_file.as_deref().map(read).transpose()?;
@@ -98,7 +99,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let bound = files.norm_bound.unwrap_or(USUAL_NORM_BOUND);
     let excess = if arguments.project { Excess::Project } else { Excess::Refuse };
     let outputs = if files.discrete { Outputs::Discrete } else { Outputs::Continuous };
-    let mut certifier = Certifier::new(&gallery, arguments.sigma, arguments.alpha_for(samples.len())?);
+    let mut certifier = Certifier::new(&gallery, sigma, arguments.alpha_for(samples.len())?);
     if let Some(count) = files.gallery_samples {
         certifier = certifier.gallery_samples(count);
     }

@@ -11,6 +11,8 @@ use retrievalguard_encoder::pipeline::run_files::{RUN_FILE, RUN_KEY};
 use retrievalguard_encoder::table::ResultTable;
 use serde_json::{Value, json};
 
+use super::certify::tell_misretrieved;
+
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
@@ -105,6 +107,7 @@ pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Resu
     } else {
         print_text(&table, &summaries, &radii, guarantee, out)?;
     }
+    tell_misretrieved(&table);
     Ok(())
 }
 
@@ -190,7 +193,8 @@ pub(super) fn print_text(
             },
         )?;
     }
-    writeln!(out, "\nradius: mean certified radius over all queries, 0 where there is none\n")?;
+    writeln!(out, "\nrejected: right but abstained; misretrieved: wrong before anybody attacks")?;
+    writeln!(out, "radius: mean certified radius over all queries, 0 where there is none\n")?;
     writeln!(out, "certified recall: share of all queries whose certified radius exceeds r")?;
     write!(out, "{:<16}", "r")?;
     for radius in radii {

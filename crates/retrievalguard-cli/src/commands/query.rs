@@ -19,12 +19,12 @@ use serde_json::json;
 
 use super::certify::with_contract;
 use super::certify_samples::words;
-use crate::arguments::ModelArgs;
+use crate::arguments::{ModelArgs, sigma_for};
 
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
-    after_help = "Example: retrievalguard query photo.jpg --gallery products.gallery --model encoder.onnx --sigma 0.1"
+    after_help = "Example: retrievalguard query photo.jpg --gallery products.gallery --model encoder.onnx"
 )]
 pub(crate) struct QueryArgs {
     /// The picture
@@ -32,9 +32,9 @@ pub(crate) struct QueryArgs {
     /// Gallery to search in, as written by `retrievalguard index`
     #[arg(long, value_name = "DIR")]
     gallery: PathBuf,
-    /// Standard deviation of the noise, in pixels scaled to [0, 1]
+    /// Standard deviation of the noise, in pixels scaled to [0, 1]; that of the gallery by default
     #[arg(long, allow_negative_numbers = true)]
-    sigma: Sigma,
+    sigma: Option<Sigma>,
     /// Probability that the answer's guarantee is wrong
     #[arg(long, default_value = "0.01", allow_negative_numbers = true)]
     alpha: Alpha,
@@ -76,9 +76,10 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         bail!("--target-radius speaks of the mean retriever alone, wanted no --retriever vote");
     }
     let stored = GalleryDirectory::read(&arguments.gallery)?;
+    let sigma = sigma_for(arguments.sigma, &stored.manifest, &arguments.gallery)?;
     let embedder = arguments.model.open()?;
     let name = arguments.gallery.display().to_string();
-    let checked = check_gallery(&stored, &name, &embedder, arguments.sigma);
+    let checked = check_gallery(&stored, &name, &embedder, sigma);
     checked.map_err(|error| with_contract(error, &arguments.gallery, &embedder))?;
     let identity = arguments.picture.display().to_string();
     let picture = RgbPicture::from_path(&arguments.picture, &PictureLimits::default())?;
@@ -86,14 +87,14 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     let pixels = input_values(embedder.contract(), &identity, prepared)?;
     // The seed is drawn after the picture is here, so that nobody could aim at the noise.
     let seed = arguments.seed.map_or_else(secret_seed, Ok)?;
-    let smoother = Smoother::new(&embedder, arguments.sigma, seed)
+    let smoother = Smoother::new(&embedder, sigma, seed)
         .excess(arguments.model.excess())
         .batch(arguments.model.engine.batch)
         .threads(arguments.model.engine.threads());
     let picture = Picture { identity: &identity, pixels: &pixels };
     let pilot = smoother.samples(&picture, Stage::Pilot, 0..arguments.pilot.get())?;
     let gallery = &stored.gallery;
-    let certifier = Certifier::new(gallery, arguments.sigma, arguments.alpha);
+    let certifier = Certifier::new(gallery, sigma, arguments.alpha);
     let label = match arguments.retriever {
         Retriever::Mean => certifier.retrieve(&pilot, &[])?.map(|found| gallery.label(found.row)),
         Retriever::Vote => certifier.elect(&pilot, &[])?,
@@ -151,7 +152,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             "radius": verdict.radius().map(Radius::get).filter(|radius| radius.is_finite()),
             "unbounded": verdict.radius() == Some(Radius::Unbounded),
             "samples": samples,
-            "sigma": arguments.sigma,
+            "sigma": sigma,
             "alpha": arguments.alpha,
             "asking_again": again,
             "rule": rule,

@@ -16,7 +16,7 @@ use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_server::{Limits, OpenError, Serving, Settings, SharedSlopes, Stop, Tokens};
 
 use super::certify::with_contract;
-use crate::arguments::ModelArgs;
+use crate::arguments::{ModelArgs, sigma_for};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -119,12 +119,7 @@ enum LogFormat {
 
 pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (gallery, model) = (&arguments.gallery, &arguments.model);
-    let sigma = match arguments.sigma {
-        Some(sigma) => sigma,
-        None => GalleryDirectory::read_manifest(gallery)?.provenance.sigma.with_context(|| {
-            format!("gallery `{}` does not say its noise level, wanted --sigma", gallery.display())
-        })?,
-    };
+    let sigma = sigma_for(arguments.sigma, &GalleryDirectory::read_manifest(gallery)?, gallery)?;
     let tokens = match &arguments.tokens {
         Some(path) => read_tokens(path)?,
         None => Tokens::default(),

@@ -145,10 +145,11 @@ fn galleries_that_do_not_belong_to_the_queries_are_refused_with_the_reason() {
         sandbox.run(&format!("{line} {flags}"))
     };
     let hint = "hint: make the gallery again with `retrievalguard index`";
+    let leave = "hint: leave --sigma out to use the gallery's";
     certify("--sigma 0.25")
-        .fails(2, &["gallery `gallery` was smoothed with sigma 0.1, the queries with 0.25", hint]);
+        .fails(2, &["gallery `gallery` was smoothed with sigma 0.1, the queries with 0.25", leave]);
     let query = format!("query pictures/class-0/0.png --gallery gallery {ENCODER} --sigma 0.25");
-    sandbox.run(&query).fails(2, &["was smoothed with sigma 0.1, the queries with 0.25", hint]);
+    sandbox.run(&query).fails(2, &["was smoothed with sigma 0.1, the queries with 0.25", leave]);
     sandbox.add_model("fixed_batch.onnx");
     certify("--model model/fixed_batch.onnx").fails(2, &["was embedded by model bb0d76124e03…", hint]);
     let contract = sandbox.text("model/encoder.toml").replace("bilinear", "bicubic");

@@ -42,7 +42,11 @@ fn pictures_become_a_gallery_certificates_and_tables() {
         "plan: at most 7500 encoder calls, about",
         "certifying 30/30",
     ]);
-    let run = run.prints(&["vote             30 of 30 certified", "run/certificates.parquet"]);
+    let run = run.prints(&[
+        "vote             30 of 30 certified, 0 abstained, 0 misretrieved (recall@1 1.0000), mean radius",
+        "run/certificates.parquet",
+    ]);
+    assert!(!run.errors.contains("wrong label"), "{run}");
     assert!(!run.out.contains("-0.0"), "{run}");
     let rows = json_lines(&sandbox.text("run/certificates.jsonl"));
     assert_eq!(rows.len(), PICTURES);
@@ -115,6 +119,7 @@ so at most 0.2 wrong ones are to be expected
 certificate         recall  certified  rejected  misretrieved     radius   in sigma
 vote                0.7500     0.5000    0.2500        0.2500     0.1875      0.750
 
+rejected: right but abstained; misretrieved: wrong before anybody attacks
 radius: mean certified radius over all queries, 0 where there is none
 
 certified recall: share of all queries whose certified radius exceeds r
@@ -122,6 +127,51 @@ r                 0.0000  0.2500  0.5000
 vote              0.5000  0.2500  0.0000
 ";
     assert_eq!(run.out, wanted, "{run}");
+}
+
+#[test]
+fn wrong_answers_are_counted_and_pointed_at() {
+    let sandbox = Sandbox::indexed();
+    // Every picture under the label of the next class, but for the first.
+    for class in 0..CLASSES {
+        let label = if class == 0 { 0 } else { (class + 1) % CLASSES };
+        let picture = sandbox.bytes(&format!("pictures/class-{class}/3.png"));
+        sandbox.write(&format!("queries/class-{label}/of-{class}.png"), picture);
+    }
+    let line =
+        "certify queries --gallery gallery --model model/convolutional.onnx --engine rten --samples 200";
+    let run = sandbox.run(line).succeeds();
+    let counts = "1 of 5 certified, 0 abstained, 4 misretrieved (recall@1 0.2000)";
+    let warning = "warning: half-space: 4 of 5 queries retrieve a wrong label before anybody attacks them";
+    run.prints(&[counts]).tells(&[warning, "`retrievalguard recall`"]);
+    let run = sandbox.run("evaluate certificates/certificates.parquet").succeeds();
+    run.prints(&["rejected: right but abstained; misretrieved: wrong"]).tells(&[warning]);
+}
+
+#[test]
+fn the_noise_level_is_that_of_the_gallery_unless_it_says_none() {
+    let sandbox = Sandbox::indexed();
+    let model = "--model model/convolutional.onnx --engine rten --samples 50 --pilot 20";
+    let certify = format!("certify pictures --gallery gallery {model} --limit 3");
+    sandbox.run(&format!("{certify} --out given --sigma 0.1")).succeeds();
+    sandbox.run(&format!("{certify} --out found")).succeeds().tells(&["sigma 0.1"]);
+    let table = |run: &str| sandbox.bytes(&format!("{run}/certificates.parquet"));
+    assert!(table("given") == table("found"));
+    let query = format!("query pictures/class-2/3.png --gallery gallery {model} --json");
+    assert_eq!(sandbox.run(&query).succeeds().json()["sigma"], 0.1);
+    for command in [&certify, &query] {
+        let refused = "was smoothed with sigma 0.1, the queries with 0.2";
+        sandbox.run(&format!("{command} --sigma 0.2")).fails(2, &[refused, "hint: leave --sigma out"]);
+    }
+    sandbox.run("export gallery --npy v.npy --labels l.txt").succeeds();
+    sandbox.run("import --npy v.npy --labels l.txt --gallery bare").succeeds();
+    for command in [certify, query] {
+        let line = command.replace("--gallery gallery", "--gallery bare");
+        sandbox.run(&line).fails(2, &["gallery `bare` does not say its noise level, wanted --sigma"]);
+    }
+    sandbox
+        .run("certify --samples-file s.npy --gallery-file v.npy --gallery-labels l.txt")
+        .fails(2, &["--sigma"]);
 }
 
 #[test]
@@ -292,6 +342,12 @@ fn every_command_explains_itself_with_an_example() {
             "{run}"
         );
     }
+    // Words wrap at the edge of the terminal, so the text is compared without its lines.
+    let help = sandbox.run("index --help").succeeds().out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for name in NamedSplit::ALL.map(NamedSplit::name).into_iter().chain(Format::ALL.map(Format::name)) {
+        assert!(help.contains(name), "{name} is not in {help}");
+    }
+    assert!(!help.contains("and so on"), "{help}");
     let help = sandbox.run("--help").succeeds().prints(&COMMANDS);
     help.prints(&["--config"]);
     sandbox.run("--version").succeeds().prints(&[env!("CARGO_PKG_VERSION")]);
@@ -342,12 +398,6 @@ fn a_query_does_not_find_itself_unless_told_to() {
     assert_eq!((rows, found_themselves), (PICTURES, 0));
     assert!(errors.contains("leave-one-out: 30 queries were kept from finding themselves"), "{errors}");
     let (_, found_themselves, errors) = certify("--leave-one-out never", "never");
-    // Words wrap at the edge of the terminal, so the text is compared without its lines.
-    let help = sandbox.run("index --help").succeeds().out.split_whitespace().collect::<Vec<_>>().join(" ");
-    for name in NamedSplit::ALL.map(NamedSplit::name).into_iter().chain(Format::ALL.map(Format::name)) {
-        assert!(help.contains(name), "{name} is not in {help}");
-    }
-    assert!(!help.contains("and so on"), "{help}");
     assert!(found_themselves > PICTURES / 6, "{found_themselves}");
     assert!(!errors.contains("kept from finding itself"), "{errors}");
     // A part of the gallery's pictures is no other set.
