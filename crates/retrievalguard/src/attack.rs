@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use judge::{Judge, Judging};
 pub use slopes::{BlackBox, Cloud, Mode, Slopes};
-pub use tally::{Rates, SURPRISE, Tally, TallyFault};
+pub use tally::{Rates, SURPRISE, Tally, TallyFault, caution};
 
 use crate::certificate::{CertificateError, Certifier};
 use crate::gallery::{Gallery, Question, SearchError};

@@ -32,6 +32,8 @@ fn attack_json(sandbox: &Sandbox, name: &str) -> Value {
 /// What every attack.json has, and no break inside a radius.
 fn check(value: &Value, mode: &str, queries: usize) {
     assert_eq!(value["mode"], mode);
+    assert_eq!(value["gradients"], if mode == "white-box" { "computed" } else { "estimated" });
+    assert_eq!(value["caution"].is_null(), mode == "white-box", "{}", value["caution"]);
     assert_eq!(value["certificate"], "half-space");
     assert_eq!(value["alpha"], 0.01);
     assert_eq!(value["judge_alpha"], 0.001);
@@ -157,7 +159,14 @@ fn radii_that_someone_changed_and_runs_that_cannot_be_attacked_are_found_out() {
     // Radii so small that nothing breaks at five times their size.
     inflate(&table, 1e-7);
     let weak = attack("--queries 7 --black-box --out shrunk");
-    weak.fails(1, &["the attack broke none of", "plain retrievals", "says nothing"]);
+    let weak = weak.fails(1, &["the attack broke none of", "plain retrievals", "says nothing"]);
+    weak.prints(&[
+        "gradients estimated",
+        "caution: this attack found no way to break any of",
+        "that proves little",
+    ]);
+    let caution = attack_json(&sandbox, "shrunk/attack.json")["caution"].clone();
+    assert!(caution.as_str().unwrap().contains("its gradients were estimated"), "{caution}");
 
     // Another picture under a query's name has no certificate.
     let queries = sandbox.path("retrievalguard-demo/pictures/queries");

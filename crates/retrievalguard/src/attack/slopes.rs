@@ -15,6 +15,14 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// How gradients are had, in a word.
+    pub fn gradients(self) -> &'static str {
+        match self {
+            Self::WhiteBox => "computed",
+            Self::BlackBox => "estimated",
+        }
+    }
+
     /// The name as files and people write it.
     pub fn name(self) -> &'static str {
         match self {

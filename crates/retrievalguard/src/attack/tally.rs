@@ -1,6 +1,6 @@
 //! A whole run of attacks: rates, and whether they are what the certificates and the attack promise.
 
-use super::{Attacked, FACTORS, Fate};
+use super::{Attacked, FACTORS, Fate, Mode};
 use crate::normal::Probability;
 use crate::{Alpha, binomial};
 
@@ -51,6 +51,30 @@ pub enum TallyFault {
         /// Plain retrievals that it could not break.
         plain: usize,
     },
+}
+
+/// What must be said beside the rates of an attack that shows little, so that nobody reads a robust encoder out of them.
+///
+/// `right` retrievals of the plain encoder were attacked, and `broken` of them broken at some size.
+pub fn caution(mode: Mode, right: usize, broken: usize) -> Option<String> {
+    let estimated = "its gradients were estimated from the encoder's outputs";
+    match (mode, right, broken) {
+        (_, 0, _) => Some(
+            "the plain encoder retrieves none of the attacked queries rightly, so nothing shows how strong the attack is"
+                .to_owned(),
+        ),
+        (Mode::BlackBox, right, 0) => Some(format!(
+            "this attack found no way to break any of {right} plain retrievals, and that proves little: {estimated}, and \
+             one that computes them may break most"
+        )),
+        (Mode::WhiteBox, right, 0) => Some(format!(
+            "this attack found no way to break any of {right} plain retrievals, and that proves little: a longer one may"
+        )),
+        (Mode::BlackBox, ..) => {
+            Some(format!("the attack is weak: {estimated}, and one that computes them finds more and smaller breaks"))
+        }
+        (Mode::WhiteBox, ..) => None,
+    }
 }
 
 /// Counts over all attacked queries.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use retrievalguard::Alpha;
-use retrievalguard::attack::{Attacked, Cost, FACTORS, Mode, Pixels, Rates, Tally, TallyFault};
+use retrievalguard::attack::{Attacked, Cost, FACTORS, Mode, Pixels, Rates, Tally, TallyFault, caution};
 use retrievalguard::storage::atomic;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard_encoder::pipeline::AttackRequest;
@@ -51,7 +51,7 @@ pub(super) fn write(
     folder: &Path,
 ) -> anyhow::Result<()> {
     let Cost { encoder_calls, gradient_passes } = total(results);
-    let (effort, judging) = (request.effort, request.judging);
+    let (effort, judging, tally) = (request.effort, request.judging, Tally::new(results));
     let queries: Vec<Query<'_>> = request
         .targets
         .iter()
@@ -68,6 +68,8 @@ pub(super) fn write(
         "judge_seed": judging.seed,
         "factors": FACTORS,
         "mode": request.slopes.mode(),
+        "gradients": request.slopes.mode().gradients(),
+        "caution": caution(request.slopes.mode(), tally.plain_right, tally.plain_broken),
         "plain_gallery": if request.plain_gallery.is_some() { "clean" } else { "stored" },
         "pixels": effort.pixels,
         "budget": {
@@ -108,10 +110,11 @@ pub(super) fn show(
     };
     writeln!(
         out,
-        "{} certified queries attacked, {} at alpha {alpha}, sigma {}; {mode}{pixels}",
+        "{} certified queries attacked, {} at alpha {alpha}, sigma {}; {mode}, gradients {}{pixels}",
         results.len(),
         request.certificate,
-        request.sigma
+        request.sigma,
+        request.slopes.mode().gradients()
     )?;
     writeln!(
         out,
@@ -136,7 +139,7 @@ pub(super) fn show(
         ("smoothed, proved broken", tally.smoothed.map(broken)),
         ("smoothed, proved to hold", tally.smoothed.map(|rates| share(rates.held, rates.total()))),
         ("smoothed, undecided", tally.smoothed.map(|rates| share(rates.undecided, rates.total()))),
-        ("plain, broken", tally.plain.map(broken)),
+        ("plain, broken by this attack", tally.plain.map(broken)),
     ] {
         write!(out, "{what:<28}")?;
         for share in shares {
@@ -146,6 +149,9 @@ pub(super) fn show(
     }
     writeln!(out)?;
     brackets(results, &tally, out)?;
+    if let Some(caution) = caution(request.slopes.mode(), tally.plain_right, tally.plain_broken) {
+        writeln!(out, "caution: {caution}")?;
+    }
     writeln!(out, "{}", file.display())?;
     conclude(request, (alpha, asked), &tally)
 }
@@ -168,7 +174,7 @@ fn brackets(results: &[Attacked], tally: &Tally, out: &mut dyn Write) -> anyhow:
     let plain = right.map(|result| ratio(result, result.plain_smallest_break)).collect();
     writeln!(
         out,
-        "bracket: certified <= true <= smallest proved break, for {} of {} queries; median break {}",
+        "bracket: certified <= true <= smallest proved break, for {} of {} queries, the others have no upper end; median break {}",
         tally.bracketed,
         tally.queries,
         median(smoothed)
@@ -222,12 +228,14 @@ fn conclude(
             Ok(())
         }
         None => {
-            tell(format_args!("no certificate was broken inside its radius"));
             if tally.plain_broken == 0 {
                 tell(format_args!(
-                    "warning: nor was any of {} plain retrievals that are right, so that says little of the certificates",
+                    "warning: no certificate was broken inside its radius, nor any of {} plain retrievals that are right, so \
+                     that says little of the certificates",
                     tally.plain_right
                 ));
+            } else {
+                tell(format_args!("no certificate was broken inside its radius"));
             }
             Ok(())
         }
