@@ -87,6 +87,13 @@ impl Attack {
         rates(right.flat_map(|query| &query.plain).filter(|point| same(point.factor, factor)))
     }
 
+    /// Queries that the plain retriever had right, and how many of them were broken at any size.
+    pub fn plain_totals(&self) -> (usize, usize) {
+        let broken = |query: &&AttackedQuery| query.plain.iter().any(|point| point.outcome == Fate::Broken);
+        let right = || self.queries.iter().filter(|query| query.plain_right);
+        (right().count(), right().filter(broken).count())
+    }
+
     /// How many certified radii were broken from inside.
     pub fn broken_inside(&self) -> usize {
         self.queries.iter().filter(|query| query.broken_inside()).count()

@@ -123,7 +123,9 @@ pub enum Marks {
     Steps,
     /// A mark at each point, its shape going with the colour.
     Points,
-    /// Both.
+    /// An arrow upwards from each point, outlined: what is sought lies somewhere beyond, if anywhere.
+    Arrows,
+    /// Both lines and points.
     LineAndPoints,
     /// Bars from zero, beside those of other series at the same place; horizontal if the vertical axis has names.
     Bars,

@@ -265,7 +265,7 @@ export class Query {
     big.classList.toggle("none", !certified);
     big.classList.toggle("word", certified ? radius === Infinity : !growing);
     byId("answer-unit").textContent = "certified l2 radius, pixels in [0, 1]";
-    byId("answer-scale").textContent = scale(certified, radius, asked.answer.sigma);
+    byId("answer-scale").textContent = scale(certified, radius, asked.answer.sigma, this.#about()?.input);
     // An answer also tells how much of its time was waiting.
     const time = timeText(milliseconds.total ?? milliseconds);
     byId("answer-progress").textContent = growing
@@ -349,10 +349,14 @@ export class Query {
   }
 }
 
-function scale(certified, radius, sigma) {
+// What a radius is in sigmas, and in grey levels if all values of the picture share it.
+function scale(certified, radius, sigma, input) {
   if (!certified) return "";
   if (radius === Infinity) return "no change of any size changes the answer";
-  return `= ${roundDown(radius / sigma, 2)} σ = ${roundDown(radius * 255, 1)} eight-bit steps`;
+  const words = `= ${roundDown(radius / sigma, 2)} σ`;
+  if (!input) return words;
+  const each = (radius * 255) / Math.sqrt(input.channels * input.height * input.width);
+  return `${words}; spread over the whole picture, ${roundDown(each, 2)} of 255 grey levels on every value`;
 }
 
 // The proved radius: zero without one, infinite without limit.

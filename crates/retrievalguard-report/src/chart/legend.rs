@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::canvas::{TICK, words};
-use super::marks::{mark, number, stroke};
+use super::marks::{ARROW, arrow, arrows, mark, number, stroke};
 use super::text::{printable, shortened, width};
 use super::{Dash, Marks, Panel, theme};
 
@@ -80,6 +80,7 @@ fn swatch(entry: &Entry, x: f64, middle: f64) -> Markup {
         @match entry.marks {
             Marks::Line | Marks::Steps => { (stroke(entry.colour, entry.dash, &line)) }
             Marks::Points => { path class=(theme::fill(entry.colour)) d=(dot) {} }
+            Marks::Arrows => { (arrows(entry.colour, &arrow(x + SWATCH / 2.0, middle + ARROW / 2.0))) }
             Marks::LineAndPoints => {
                 (stroke(entry.colour, entry.dash, &line))
                 path class=(theme::fill(entry.colour)) d=(dot) {}

@@ -17,6 +17,9 @@ const MANY: usize = 60;
 /// Half the width of a mark.
 const MARK: f64 = 3.4;
 
+/// Height of an arrow.
+pub(super) const ARROW: f64 = 9.0;
+
 /// Whether both coordinates are numbers that an axis can hold.
 pub(super) fn drawable(&(x, y): &(f64, f64)) -> bool {
     x.abs() <= MOST && y.abs() <= MOST
@@ -46,7 +49,7 @@ pub(super) fn bars(panel: &Panel, horizontal: bool, floor: f64) -> Vec<Bar> {
         let stacked = match content.marks {
             Marks::Stacked => true,
             Marks::Bars => false,
-            Marks::Line | Marks::Steps | Marks::Points | Marks::LineAndPoints => continue,
+            Marks::Line | Marks::Steps | Marks::Points | Marks::Arrows | Marks::LineAndPoints => continue,
         };
         for (point, &(x, y)) in content.points.iter().enumerate().filter(|(_, point)| drawable(point)) {
             let (place, value) = if horizontal { (y, x) } else { (x, y) };
@@ -112,6 +115,10 @@ pub(super) fn draw_bars(panel: &Panel, x: &Placed, y: &Placed) -> Markup {
 pub(super) fn draw_series(series: &Series, x: &Placed, y: &Placed) -> Markup {
     let line = matches!(series.marks, Marks::Line | Marks::Steps | Marks::LineAndPoints);
     let points = matches!(series.marks, Marks::Points | Marks::LineAndPoints);
+    if series.marks == Marks::Arrows {
+        let path: String = visible(series, x, y).map(|(_, across, down)| arrow(across, down)).collect();
+        return arrows(series.colour, &path);
+    }
     if !line && !points {
         return html! {};
     }
@@ -153,6 +160,21 @@ pub(super) fn stroke(colour: usize, dash: Dash, path: &str) -> Markup {
                 stroke-dasharray=[pattern] d=(path) {}
         }
     }
+}
+
+/// Arrows in a series' colour; outlined, unlike the marks of values.
+pub(super) fn arrows(colour: usize, path: &str) -> Markup {
+    html! {
+        @if !path.is_empty() {
+            path class=(theme::stroke(colour)) fill="none" stroke-width="1.4" d=(path) {}
+        }
+    }
+}
+
+/// A bar at the point and an arrow upwards from it, as a path.
+pub(super) fn arrow(x: f64, y: f64) -> String {
+    let (r, n) = (MARK, number);
+    format!("M{} {}h{}M{} {}v-{ARROW}l-{r} {r}m{r} -{r}l{r} {r}", n(x - r), n(y), n(2.0 * r), n(x), n(y))
 }
 
 /// The shape that goes with a colour, as a path around a centre.
@@ -294,6 +316,15 @@ mod tests {
         let (x, y) = axes();
         let series = Series::new("", 0, vec![(5.0, 5.0), (11.0, 5.0), (5.0, -1.0)]).marks(Marks::Points);
         assert_eq!(visible(&series, &x, &y).count(), 1);
+    }
+
+    #[test]
+    fn an_arrow_is_outlined_and_leads_upwards_from_its_point() {
+        let (x, y) = axes();
+        let series = Series::new("", 2, vec![(5.0, 5.0), (11.0, 5.0)]).marks(Marks::Arrows);
+        let drawn = draw_series(&series, &x, &y).into_string();
+        assert_eq!(drawn.matches("<path").count(), 1);
+        assert!(drawn.contains("fill=\"none\"") && drawn.contains("M46.6 50h6.8M50 50v-9l"), "{drawn}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What attacks found, beside what is proved.
 
 use maud::{Markup, html};
-use retrievalguard::attack::{Fate, Mode, Pixels, Rates};
+use retrievalguard::attack::{Mode, Pixels, Rates, caution};
 
 use super::figures::{RADIUS, figure};
 use super::statement::plain_table;
@@ -9,7 +9,7 @@ use super::{NamedFigure, Prepared, in_thousands};
 use crate::attack::{Attack, AttackedQuery, PlainGallery};
 use crate::chart::{Axis, Marks, Panel, Series};
 
-/// Per query: certified radius ≤ true radius ≤ smallest successful attack.
+/// Per query: certified radius ≤ true radius ≤ smallest proved break. An attack without one bounds nothing from above.
 pub(super) fn bracket(prepared: &Prepared<'_>, attack: &Attack) -> NamedFigure {
     let mut queries: Vec<&AttackedQuery> = attack.queries.iter().collect();
     queries.sort_by(|one, other| one.radius.total_cmp(&other.radius));
@@ -18,14 +18,16 @@ pub(super) fn bracket(prepared: &Prepared<'_>, attack: &Attack) -> NamedFigure {
         places.filter_map(|(rank, query)| Some((rank as f64 + 1.0, norm(query)?))).collect()
     };
     let certified = ranked(|query| Some(query.radius));
+    let breaks = ranked(|query| query.smallest_break);
+    let searched = ranked(searched_up_to);
+    let caption = caption(queries.len(), breaks.len(), searched.len());
     let reach: Vec<(f64, f64)> =
         queries.iter().map(|query| (query.radius, query.smallest_break.unwrap_or(query.radius))).collect();
     let mut series = vec![
-        Series::new("certified: nothing smaller can break it", 0, certified).marks(Marks::Points).band(reach),
-        Series::new("smallest attack that broke it", 1, ranked(|query| query.smallest_break))
-            .marks(Marks::Points),
-        Series::new("largest attack that it held, none broke it", 6, ranked(held)).marks(Marks::Points),
-        Series::new("smallest attack without smoothing", 3, ranked(plain)).marks(Marks::Points),
+        Series::new("certified: nothing smaller breaks it", 0, certified).marks(Marks::Points).band(reach),
+        Series::new("smallest proved break", 1, breaks).marks(Marks::Points),
+        Series::new("searched up to here, no break proved", 6, searched).marks(Marks::Arrows),
+        Series::new("smallest break found without smoothing", 3, ranked(plain)).marks(Marks::Points),
     ];
     series.retain(|series| !series.points.is_empty());
     // Room around the marks, which would otherwise lie on the axes.
@@ -40,17 +42,34 @@ pub(super) fn bracket(prepared: &Prepared<'_>, attack: &Attack) -> NamedFigure {
     };
     NamedFigure {
         name: "bracket",
-        caption: "Between proof and attack: the true radius of a query lies somewhere on its line, at or above the \
-                  certified radius and at or below the smallest attack that succeeded."
-            .to_owned(),
-        figure: figure(prepared, "Certified ≤ true ≤ attacked", panel),
+        caption,
+        figure: figure(prepared, "Certified radii and proved breaks", panel),
     }
 }
 
-fn held(query: &AttackedQuery) -> Option<f64> {
-    let held = query.smoothed.iter().filter(|attempt| attempt.outcome == Fate::Held);
-    let largest = held.map(|attempt| attempt.norm).reduce(f64::max);
-    largest.filter(|_| query.smallest_break.is_none())
+fn caption(queries: usize, broken: usize, searched: usize) -> String {
+    let between = match broken {
+        0 => "No break is proved, so no query has an upper end. ".to_owned(),
+        broken => format!(
+            "A proof and a proved break bound the true radius from both sides, for {} of {} queries: it lies on the line \
+             between them. ",
+            in_thousands(broken as u64),
+            in_thousands(queries as u64)
+        ),
+    };
+    let open = if searched > 0 {
+        "An arrow begins at the largest size at which a search failed. A failed search bounds nothing: the true radius \
+         may lie below the arrow or far above it."
+    } else {
+        ""
+    };
+    (between + open).trim_end().to_owned()
+}
+
+/// The largest size that was tried on a query without a proved break.
+fn searched_up_to(query: &AttackedQuery) -> Option<f64> {
+    let norms = query.smoothed.iter().map(|attempt| attempt.norm);
+    norms.reduce(f64::max).filter(|_| query.smallest_break.is_none())
 }
 
 fn plain(query: &AttackedQuery) -> Option<f64> {
@@ -61,9 +80,10 @@ fn plain(query: &AttackedQuery) -> Option<f64> {
 pub(super) fn section(attack: &Attack) -> Markup {
     let broken = attack.broken_inside();
     let knew = match attack.mode {
-        Mode::WhiteBox => "White box: the attack follows the encoder's gradients",
-        Mode::BlackBox => "Black box: the attack sees the encoder's outputs alone",
+        Mode::WhiteBox => "White box: the attack computes the encoder's gradients",
+        Mode::BlackBox => "Black box: the attack estimates gradients from the encoder's outputs alone",
     };
+    let (plain_right, plain_broken) = attack.plain_totals();
     let pixels = match attack.pixels {
         Some(Pixels::Free) => ", and may leave the range of pixels, as the certificates allow",
         Some(Pixels::Clipped) => {
@@ -92,9 +112,16 @@ pub(super) fn section(attack: &Attack) -> Markup {
         section #attacks aria-labelledby="attacks-title" {
             h2 #attacks-title { "Attacks" }
             div.prose {
+                @if let Some(words) = caution(attack.mode, plain_right, plain_broken) {
+                    p { strong.bad { "Caution: " } (words) "." }
+                }
                 p {
                     @if broken == 0 {
-                        strong { "No attack changed an answer inside its certified radius (" (attack.certificate) "), " }
+                        // Only an attack that is seen to break something makes this worth stressing.
+                        @let answer = html! {
+                            "No attack changed an answer inside its certified radius (" (attack.certificate) "), "
+                        };
+                        @if plain_broken > 0 { strong { (answer) } } @else { (answer) }
                         "in " (in_thousands(attack.queries.len() as u64)) " attacked queries."
                     } @else {
                         strong.bad {
@@ -114,7 +141,7 @@ pub(super) fn section(attack: &Attack) -> Markup {
             div.scroll tabindex="0" role="region" aria-label="Attacks by size" {
                 (plain_table(
                     "size of the attack",
-                    &["smoothed: broken", "held", "undecided", "not smoothed: broken"],
+                    &["smoothed: proved broken", "proved to hold", "undecided", "not smoothed: broken by this attack"],
                     &rows,
                 ))
             }

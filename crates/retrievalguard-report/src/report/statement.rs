@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use retrievalguard::certificate::{CertificateName, Radius, round_down};
-use retrievalguard::evaluation::{Guarantee, Share, Summary};
+use retrievalguard::evaluation::{Counts, Guarantee, Share, Summary};
 
 use super::{Prepared, date, in_thousands, round_up};
 
@@ -27,23 +27,62 @@ pub(super) fn headline(prepared: &Prepared<'_>) -> Markup {
     html! {
         dl.cards aria-label="Headline numbers" {
             (card("recall@1", percent(summary.recall.share), html! {
-                (summary.recall.count) " of " (queries) " queries retrieved rightly; " (interval(summary.recall))
+                (summary.recall.count) " of " (queries) " queries retrieved rightly by the " (retriever(prepared.headline).0)
+                "; " (interval(summary.recall))
             }))
             (card("certified", percent(summary.certified.share), html! {
-                (summary.certified.count) " of " (queries) " queries have a proof; " (interval(summary.certified))
+                (summary.certified.count) " of " (queries) " queries have a proof, " (summary.rejected.count)
+                " abstained, " (summary.misretrieved.count) " misretrieved; " (interval(summary.certified))
             }))
             (card("mean certified radius", radius.to_string(), html! {
                 @if radius == Radius::Unbounded {
                     (summary.unbounded) " queries have no limit; the others have " (round_down(summary.average_finite_radius, 4)) " on average"
                 } @else {
-                    "= " (round_down(radius.in_sigmas(sigma), 3)) " σ = " (round_down(radius.in_8bit_steps(), 1))
-                    " eight-bit steps; over all queries, 0 where there is no proof"
+                    "= " (round_down(radius.in_sigmas(sigma), 3)) " σ, "
+                    @if let Some(values) = values(prepared) {
+                        "or " (round_down(radius.in_grey_levels(values), 2)) " of 255 grey levels if spread over all values; "
+                    }
+                    "mean over all queries, 0 where there is no proof"
                 }
             }))
             (card("rejected", percent(summary.rejected.share), html! {
-                (summary.rejected.count) " right but without a proof; " (summary.misretrieved.count) " misretrieved"
+                (summary.rejected.count) " abstained: right, but these samples do not prove it"
             }))
         }
+        @if let Some(warning) = counts(prepared).warning() {
+            aside.notes aria-label="Warning" { p { strong.bad { "Most answers are wrong: " } (warning) "." } }
+        }
+    }
+}
+
+/// What became of the queries under the headline's certificate.
+fn counts(prepared: &Prepared<'_>) -> Counts {
+    Counts::of(prepared.report.table.rows().iter().map(|row| row.certificates[&prepared.headline].verdict))
+}
+
+/// How many numbers a picture is, if that is known.
+fn values(prepared: &Prepared<'_>) -> Option<usize> {
+    prepared.report.facts.input.map(|[channels, height, width]| channels * height * width)
+}
+
+/// The retriever that a certificate speaks of, and how it answers.
+fn retriever(name: CertificateName) -> (&'static str, &'static str) {
+    match name {
+        CertificateName::Vote => {
+            ("voting retriever", "it answers with the label that most noisy copies of the query retrieve")
+        }
+        CertificateName::PaperRepaired => (
+            "mean retriever",
+            "it answers with the exactly smoothed item nearest to the mean embedding of the query's noisy copies",
+        ),
+        CertificateName::Paper
+        | CertificateName::PaperLinear
+        | CertificateName::PaperFrozen
+        | CertificateName::HalfSpaceMean
+        | CertificateName::HalfSpace => (
+            "mean retriever",
+            "it answers with the stored item nearest to the mean embedding of the query's noisy copies",
+        ),
     }
 }
 
@@ -89,7 +128,8 @@ pub(super) fn statement(prepared: &Prepared<'_>) -> Markup {
                         @if facts.left_out > 0 { ", among the items other than the query's own picture," }
                         " is still the right one."
                     }
-                    " Here z is Gaussian noise with standard deviation σ = " (sigma) " on every value."
+                    " Here z is Gaussian noise with standard deviation σ = " (sigma) " on every value. This is the "
+                    (retriever(prepared.headline).0) "; the encoder without noise is another one, and has no certificate."
                     @if facts.left_out > 0 {
                         " The gallery holds the picture of " (in_thousands(facts.left_out)) " of "
                         (in_thousands(u64::from(summary.queries))) " queries; the search leaves it out."
@@ -97,14 +137,15 @@ pub(super) fn statement(prepared: &Prepared<'_>) -> Markup {
                 }
                 p {
                     "The proof assumes nothing about the encoder but its norm bound. It rests on random samples and may be unlucky: "
-                    strong { "a query's certificate is wrong with probability at most α = " (alpha) "." }
+                    strong { "each query's certificate is wrong with probability at most α = " (alpha) "." }
                     " " (simultaneous(summary.queries, alpha.get()))
                 }
-                h3 { "Units" }
+                h3 { "What a radius means in a picture" }
                 p {
-                    "A radius is an l2 distance: the root of the sum of squared changes of all values, each between 0 and 1. "
-                    "A radius of " (sigma) " is one σ; 1 is 255 steps of an eight-bit pixel, all of which one value may take alone"
-                    (spread(prepared)) "."
+                    "A radius is an l2 distance: the root of the sum of the squared changes of all values, each between 0 and "
+                    "1. It is one budget for the whole picture, not an allowance for every pixel" (spread(prepared))
+                    ". A radius of " (sigma) " is one σ. The table of queries shows each picture after a random change of "
+                    "its own radius."
                 }
                 h3 { "What is not claimed" }
                 ul {
@@ -138,16 +179,15 @@ fn simultaneous(queries: u32, alpha: f64) -> Markup {
     }
 }
 
+/// The mean radius in grey levels: spent everywhere at once, and in one place.
 fn spread(prepared: &Prepared<'_>) -> Markup {
-    let mean = prepared.summary().average_finite_radius;
+    let mean = Radius::Finite(prepared.summary().average_finite_radius);
     html! {
-        @if let Some([channels, height, width]) = prepared.report.facts.input {
-            @let values = channels * height * width;
-            @let each = Radius::Finite(mean).l_infinity(values).in_8bit_steps();
-            @if mean > 0.0 {
-                ", or, for the mean radius of " (round_down(mean, 4)) ", " (round_down(each, 2))
-                " steps by every one of the " (in_thousands(values as u64)) " values at once"
-            }
+        @if let Some(values) = values(prepared).filter(|_| mean.get() > 0.0) {
+            ". The mean radius of " (mean) ", spread evenly over all " (in_thousands(values as u64)) " values, changes each by "
+            (round_down(mean.in_grey_levels(values), 2)) " of 255 grey levels; spent on a single value, it changes that one by "
+            @if mean.in_8bit_steps() < 255.0 { (round_down(mean.in_8bit_steps(), 1)) " of 255" }
+            @else { "all of its 255" }
         }
     }
 }
@@ -209,29 +249,59 @@ pub(super) fn certificates(prepared: &Prepared<'_>) -> Markup {
     let sigma = prepared.report.table.sigma();
     let row = |(name, summary): &(CertificateName, Summary)| {
         let radius = summary.average_certified_radius;
-        let (sigmas, steps) = if radius == Radius::Unbounded {
-            ("–".to_owned(), "–".to_owned())
-        } else {
-            (round_down(radius.in_sigmas(sigma), 3), round_down(radius.in_8bit_steps(), 1))
-        };
+        let finite = |text: String| if radius == Radius::Unbounded { "–".to_owned() } else { text };
         let [recall, certified, rejected, misretrieved] =
             [summary.recall, summary.certified, summary.rejected, summary.misretrieved]
                 .map(|share| percent(share.share));
-        let cells = vec![recall, certified, rejected, misretrieved, radius.to_string(), sigmas, steps];
+        let mut cells = vec![retriever(*name).0.trim_end_matches(" retriever").to_owned()];
+        cells.extend([recall, certified, rejected, misretrieved, radius.to_string()]);
+        cells.push(finite(round_down(radius.in_sigmas(sigma), 3)));
+        cells.extend(values(prepared).map(|values| finite(round_down(radius.in_grey_levels(values), 2))));
         (html! { code { (name) } }, cells)
     };
     let rows: Vec<_> = prepared.summaries.iter().map(row).collect();
+    let mut headings =
+        vec!["retriever", "recall@1", "certified", "rejected", "misretrieved", "mean radius", "in σ"];
+    headings.extend(values(prepared).map(|_| "grey levels, spread"));
     html! {
         section #certificates aria-labelledby="certificates-title" {
             h2 #certificates-title { "Certificates" }
             div.scroll tabindex="0" role="region" aria-label="Certificates" {
-                (plain_table(
-                    "certificate",
-                    &["recall@1", "certified", "rejected", "misretrieved", "mean radius", "in σ", "in 8-bit steps"],
-                    &rows,
-                ))
+                (plain_table("certificate", &headings, &rows))
             }
-            p.muted { "Mean radius: over all queries, 0 where there is no proof; l2, pixels in [0, 1]. Every radius is rounded down." }
+            div.prose {
+                p.muted {
+                    "Mean radius: over all queries, 0 where there is no proof; l2, pixels in [0, 1]. Every radius is rounded down. "
+                    @if values(prepared).is_some() {
+                        "Grey levels, spread: of 255, for every value of the picture at once. "
+                    }
+                    "Rejected: right, but abstained. Misretrieved: wrong before anybody attacks."
+                }
+                (ship(prepared))
+            }
+        }
+    }
+}
+
+/// Which retriever goes with which certificate.
+fn ship(prepared: &Prepared<'_>) -> Markup {
+    let names = prepared.report.table.certificates();
+    let votes = names.contains(&CertificateName::Vote);
+    let (kind, answers) = retriever(prepared.headline);
+    html! {
+        p {
+            "A certificate speaks of one retriever, and only that one may be shipped with it. "
+            @if votes && names.len() > 1 {
+                "Here there are two. The " strong { "mean retriever" } " answers with the nearest item to the mean embedding of the "
+                "query's noisy copies; " code { "retrievalguard query" } " and " code { "serve" }
+                " run it, and every certificate but " code { "vote" } " is about it. The " strong { "voting retriever" }
+                " answers with the label that most copies retrieve, which often proves more but ranks no items; "
+                code { "query --retriever vote" } " runs it."
+            } @else {
+                "Here it is the " strong { (kind) } ": " (answers) "; "
+                @if prepared.headline == CertificateName::Vote { code { "retrievalguard query --retriever vote" } " runs it." }
+                @else { code { "retrievalguard query" } " and " code { "serve" } " run it." }
+            }
         }
     }
 }

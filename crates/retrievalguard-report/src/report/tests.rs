@@ -1,13 +1,14 @@
 use std::collections::BTreeMap;
 
 use retrievalguard::Sigma;
-use retrievalguard::attack::{Mode, Pixels};
-use retrievalguard::certificate::{Radius, Verdict};
+use retrievalguard::attack::{Fate, Mode, Pixels, Point};
+use retrievalguard::certificate::{Radius, Verdict, round_down};
 use retrievalguard_encoder::picture::RgbPicture;
 use retrievalguard_encoder::table::{Cell, ResultRow, WrongItem};
 
 use super::*;
-use crate::attack::PlainGallery;
+use crate::attack::{AttackedQuery, PlainGallery};
+use crate::chart::Marks;
 use crate::picture::SIDE;
 
 const HOSTILE: &str = "<img src=x onerror=alert(1)> & \"quotes\" 'too'";
@@ -105,6 +106,56 @@ fn a_page_says_what_is_certified_with_its_numbers() {
 }
 
 #[test]
+fn a_radius_is_said_in_grey_levels_of_all_values_and_of_one() {
+    let table = table(20, &[CertificateName::HalfSpace]);
+    let html = report(&table, 20).html().unwrap();
+    let finite = (3..20).filter(|number| number % 5 > 1).map(|number| 0.1 + f64::from(number) * 0.003);
+    let mean = finite.sum::<f64>() / 19.0;
+    let [all, one] = [mean * 255.0 / f64::from(3 * 32 * 32).sqrt(), mean * 255.0];
+    assert!(all < 1.0 && one > 25.0, "the two must not be mistaken for each other: {all} and {one}");
+    let words = format!(
+        ", spread evenly over all 3,072 values, changes each by {} of 255 grey levels; spent on a single value, it changes \
+         that one by {} of 255",
+        round_down(all, 2),
+        round_down(one, 1)
+    );
+    assert!(html.contains(&words), "{words}");
+    for words in ["eight-bit", "8-bit"] {
+        assert!(!html.contains(words), "{words}");
+    }
+    // Without the size of a picture nothing is said of grey levels.
+    let mut report = report(&table, 20);
+    report.facts.input = None;
+    assert!(!report.html().unwrap().contains("grey levels"));
+}
+
+#[test]
+fn wrong_answers_are_counted_beside_the_proofs_and_pointed_at_when_they_are_the_most() {
+    let few = table(20, &[CertificateName::HalfSpace]);
+    let html = report(&few, 20).html().unwrap();
+    assert!(html.contains("12 of 20 queries have a proof, 4 abstained, 4 misretrieved"));
+    assert!(!html.contains("Most answers are wrong"));
+    let most = table(1, &[CertificateName::HalfSpace]);
+    let html = report(&most, 1).html().unwrap();
+    assert!(
+        html.contains("Most answers are wrong") && html.contains("1 of 1 queries retrieve a wrong label")
+    );
+}
+
+#[test]
+fn each_certificate_names_the_retriever_it_speaks_of() {
+    let both = table(20, &CertificateName::ALL);
+    let html = report(&both, 20).html().unwrap();
+    assert_eq!(html.matches("data-label=\"retriever\">mean<").count(), 6);
+    assert_eq!(html.matches("data-label=\"retriever\">voting<").count(), 1);
+    assert!(html.contains("This is the mean retriever") && html.contains("Here there are two."));
+    let vote = table(20, &[CertificateName::Vote]);
+    let html = report(&vote, 20).html().unwrap();
+    assert!(html.contains("This is the voting retriever") && html.contains("query --retriever vote"));
+    assert!(!html.contains("mean retriever"));
+}
+
+#[test]
 fn a_search_without_the_query_itself_is_said_to_be_one() {
     let table = table(20, &[CertificateName::HalfSpace]);
     let mut report = report(&table, 20);
@@ -196,6 +247,71 @@ fn every_figure_is_there_in_both_shapes_and_the_bracket_with_an_attack() {
         let html = Report { attack: Some(&attack), ..report.clone() }.html().unwrap();
         assert!(words.iter().all(|words| html.contains(words)), "{words:?}");
     }
+}
+
+/// One query proved broken at 0.6, and one that no search broke.
+fn attack() -> Attack {
+    let point = |norm: f64, outcome: Fate| Point { factor: norm / 0.3, norm, outcome };
+    let query = |identity: &str, smoothed: Vec<Point>, smallest_break: Option<f64>| AttackedQuery {
+        identity: identity.to_owned(),
+        radius: 0.3,
+        smoothed,
+        smallest_break,
+        plain_right: true,
+        plain: vec![point(0.6, Fate::Held)],
+        plain_smallest_break: None,
+    };
+    Attack {
+        table: None,
+        certificate: "half-space".to_owned(),
+        alpha: 0.01,
+        judge_alpha: 0.001,
+        factors: vec![0.5],
+        mode: Mode::BlackBox,
+        pixels: None,
+        plain_gallery: None,
+        budget: BTreeMap::new(),
+        queries: vec![
+            query("broken", vec![point(0.15, Fate::Held), point(0.6, Fate::Broken)], Some(0.6)),
+            query("open", vec![point(0.15, Fate::Held), point(1.5, Fate::Undecided)], None),
+        ],
+    }
+}
+
+#[test]
+fn a_search_that_failed_is_no_upper_bound_in_the_figure() {
+    let table = table(20, &[CertificateName::HalfSpace]);
+    let attack = attack();
+    let report = Report { attack: Some(&attack), ..report(&table, 20) };
+    let figures = report.figures().unwrap();
+    let bracket = figures.last().unwrap();
+    let series = &bracket.figure.panels[0].series;
+    let named = |name: &str| series.iter().find(|series| series.name.contains(name)).unwrap();
+    assert_eq!(named("certified").band.as_deref(), Some(&[(0.3, 0.6), (0.3, 0.3)][..]));
+    assert_eq!(named("proved break").points, [(1.0, 0.6)]);
+    let searched = named("searched up to here, no break proved");
+    assert_eq!((searched.marks, searched.points.as_slice()), (Marks::Arrows, &[(2.0, 1.5)][..]));
+    assert!(series.iter().all(|series| !series.name.contains("without smoothing")), "none was found");
+    for words in ["for 1 of 2 queries", "A failed search bounds nothing"] {
+        assert!(bracket.caption.contains(words), "{}", bracket.caption);
+    }
+    assert!(!bracket.figure.title.contains("attacked"), "{}", bracket.figure.title);
+}
+
+#[test]
+fn an_attack_that_found_nothing_is_not_shown_as_strength() {
+    let table = table(20, &[CertificateName::HalfSpace]);
+    let found = |attack: &Attack| Report { attack: Some(attack), ..report(&table, 20) }.html().unwrap();
+    let weak = attack();
+    let html = found(&weak);
+    let caution = "this attack found no way to break any of 2 plain retrievals, and that proves little: its gradients were \
+                   estimated";
+    assert!(html.contains(caution) && html.contains("estimates gradients from the encoder's outputs alone"));
+    assert!(html.contains("No attack changed") && !html.contains("<strong>No attack changed"));
+    let mut strong = Attack { mode: Mode::WhiteBox, ..weak };
+    strong.queries[0].plain[0].outcome = Fate::Broken;
+    let html = found(&strong);
+    assert!(html.contains("<strong>No attack changed") && !html.contains("Caution"));
 }
 
 #[test]

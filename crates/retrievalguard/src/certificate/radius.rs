@@ -30,9 +30,24 @@ impl Radius {
         self.get() / sigma.get()
     }
 
-    /// The radius in units of one step of an 8-bit pixel.
+    /// By how many of 255 grey levels *one* value of the picture may change, if all others stay: `255 r`.
+    ///
+    /// No change of a single pixel that a picture can show is larger than 255. What the same radius allows everywhere at
+    /// once is far less: [`in_grey_levels`](Self::in_grey_levels).
     pub fn in_8bit_steps(self) -> f64 {
         self.get() * 255.0
+    }
+
+    /// By how many of 255 grey levels *every* one of a picture's `values` numbers may change at once: `255 r / √d`.
+    ///
+    /// ```
+    /// use retrievalguard::certificate::{Radius, round_down};
+    ///
+    /// // A radius of 0.1 on 112 × 112 pixels of three channels: nobody sees it.
+    /// assert_eq!(round_down(Radius::Finite(0.1).in_grey_levels(3 * 112 * 112), 2), "0.13");
+    /// ```
+    pub fn in_grey_levels(self, values: usize) -> f64 {
+        self.l_infinity(values).in_8bit_steps()
     }
 
     /// Radius in the l1 norm that follows: `‖δ‖₂ ≤ ‖δ‖₁`, so an l1 ball fits into the l2 ball of its radius.
