@@ -22,6 +22,7 @@ mod graph;
 mod protobuf;
 
 pub(crate) use graph::PRODUCER;
+use graph::Rows;
 
 /// Why a network could not be exported.
 #[derive(Debug, thiserror::Error)]
@@ -105,15 +106,36 @@ pub fn contract(config: &NetworkConfig, preparation: Preparation) -> Result<Cont
 ///
 /// The same network gives the same bytes.
 pub fn export(network: &Network, preparation: Preparation, folder: &Path) -> Result<Exported, ExportError> {
+    write(network, Rows::Embeddings, preparation, folder)
+}
+
+/// The same for what the head gets: the backbone's features, at length 1.
+pub fn export_features(
+    network: &Network,
+    preparation: Preparation,
+    folder: &Path,
+) -> Result<Exported, ExportError> {
+    write(network, Rows::Features, preparation, folder)
+}
+
+fn write(
+    network: &Network,
+    rows: Rows,
+    preparation: Preparation,
+    folder: &Path,
+) -> Result<Exported, ExportError> {
     let contract = contract(network.config(), preparation)?;
-    let model = graph::encode(network)?;
+    let model = graph::encode(network, rows)?;
     fs::create_dir_all(folder).map_err(|source| ExportError::Folder { path: folder.to_owned(), source })?;
     let exported = Exported { model: folder.join("encoder.onnx"), contract: folder.join("encoder.toml") };
     let config = network.config();
+    let length = match rows {
+        Rows::Embeddings => config.dimension,
+        Rows::Features => network.plan().features(),
+    };
     let title = format!(
-        "# {}, {} dimensions; exported by retrievalguard {}\n\n",
+        "# {}, {length} dimensions; exported by retrievalguard {}\n\n",
         config.architecture,
-        config.dimension,
         env!("CARGO_PKG_VERSION")
     );
     atomic::write(&exported.model, &model)?;

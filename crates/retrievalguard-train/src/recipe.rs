@@ -27,6 +27,9 @@ use crate::export::Preparation;
 use crate::loss::{Average, DistanceWeights, Pairing, TripletSampler};
 use crate::network::{Architecture, NetworkConfig, PictureSize, Statistics};
 
+/// Noise of the smoothed recall where neither training nor the recipe has any.
+const USUAL_SIGMA: f64 = 0.25;
+
 /// A recipe that comes with the crate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preset {
@@ -270,8 +273,9 @@ pub struct EvaluationPart {
     pub pictures: usize,
     /// Noisy copies averaged per picture for the smoothed recall.
     pub samples: u32,
-    /// Noise of the smoothed recall where training has none.
-    pub sigma: f64,
+    /// Noise of the smoothed recall; that of training, or 0.25 if there is none, by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sigma: Option<f64>,
 }
 
 impl Recipe {
@@ -341,10 +345,11 @@ impl Recipe {
         Sigma::new(sigma).ok()
     }
 
-    /// Noise of the smoothed recall.
+    /// Noise of the smoothed recall: what the recipe says, else that of training.
     pub fn evaluation_sigma(&self) -> Sigma {
-        let own = || Sigma::new(self.evaluation.sigma).expect("a recipe is checked when it is made");
-        self.sigma().unwrap_or_else(own)
+        let checked = |sigma| Sigma::new(sigma).expect("a recipe is checked when it is made");
+        let training = || self.sigma().unwrap_or_else(|| checked(USUAL_SIGMA));
+        self.evaluation.sigma.map_or_else(training, checked)
     }
 
     /// Learning rate of the backbone in an epoch counted from zero.
@@ -430,7 +435,7 @@ impl Recipe {
         )?;
         if let Some(noise) = &self.noise {
             let right = noise.sigma == 0.0 || Sigma::new(noise.sigma).is_ok();
-            wanted(right, "noise.sigma", noise.sigma.to_string(), "0, or a number from 0.0001 to 10000")?;
+            wanted(right, "noise.sigma", noise.sigma.to_string(), "0, or a number from 0.0001 to 2")?;
         }
         for (key, value) in [
             ("loss.beta_learning_rate", self.loss.beta_learning_rate),
@@ -460,12 +465,10 @@ impl Recipe {
             held_out.to_string(),
             "a share from 0 up to but not including 1",
         )?;
-        wanted(
-            Sigma::new(self.evaluation.sigma).is_ok(),
-            "evaluation.sigma",
-            self.evaluation.sigma.to_string(),
-            "a number from 0.0001 to 10000",
-        )?;
+        if let Some(sigma) = self.evaluation.sigma {
+            let right = Sigma::new(sigma).is_ok();
+            wanted(right, "evaluation.sigma", sigma.to_string(), "a number from 0.0001 to 2")?;
+        }
         wanted(
             self.evaluation.samples > 0,
             "evaluation.samples",
@@ -550,12 +553,33 @@ mod tests {
     }
 
     #[test]
+    fn the_evaluation_has_the_noise_that_the_recipe_says_or_that_of_training() {
+        for (assignments, wanted) in [
+            (&["noise.sigma=0.5", "evaluation.sigma=0.1"][..], 0.1),
+            (&["noise.sigma=0.5"], 0.5),
+            (&["evaluation.sigma=0.1"], 0.1),
+            (&["noise.sigma=0", "evaluation.sigma=0.1"], 0.1),
+            (&[], USUAL_SIGMA),
+        ] {
+            let assignments: Vec<String> = assignments.iter().map(|&words| words.to_owned()).collect();
+            for preset in Preset::ALL {
+                let recipe = Recipe::assemble(preset, None, &assignments).unwrap();
+                assert_eq!(recipe.evaluation_sigma().get(), wanted, "{preset} with {assignments:?}");
+                let again = Recipe::from_toml("again", &recipe.to_toml()).unwrap();
+                assert_eq!(again.evaluation_sigma().get(), wanted, "{preset} with {assignments:?}, written");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (assignment, part) in [
             ("schedule.epochs=0", "`schedule.epochs` is 0"),
             ("schedule.epoch=3", "epoch"),
             ("noise.sigma=-1", "`noise.sigma` is -1"),
             ("noise.sigma=nan", "`noise.sigma` is NaN"),
+            ("noise.sigma=25", "`noise.sigma` is 25, wanted 0, or a number from 0.0001 to 2"),
+            ("evaluation.sigma=0", "`evaluation.sigma` is 0"),
             ("batch.pictures=1", "positives"),
             ("loss.lower_cutoff=1.5", "1.5 and 1.4"),
             ("network.dimension=1", "`network.dimension` is 1"),

@@ -12,6 +12,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{fmt, fs};
 
 use burn::tensor::Device;
 use retrievalguard::Excess;
@@ -30,7 +31,7 @@ use crate::augment::Viewer;
 use crate::backend::Backend;
 use crate::batches::{BatchPlan, Classes};
 use crate::checkpoint::{Checkpoint, Place};
-use crate::export::{ExportError, contract, export};
+use crate::export::{ExportError, contract, export, export_features};
 use crate::loading::BatchLoader;
 use crate::network::{Network, Statistics};
 use crate::picture_cache::PictureCache;
@@ -115,6 +116,28 @@ pub struct EvaluationReport {
     /// What was measured.
     #[serde(flatten)]
     pub recall: Recall,
+    /// The same of the backbone's features before the first step, without a head, if the run's log has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub untrained: Option<Recall>,
+}
+
+impl fmt::Display for EvaluationReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sigma, recall, untrained, .. } = self;
+        write!(
+            formatter,
+            "held-out Recall@1 {:.4} clean, {:.4} smoothed with sigma {sigma}, on {} pictures of {} classes",
+            recall.clean, recall.smoothed, recall.pictures, recall.classes
+        )?;
+        match untrained {
+            Some(untrained) => write!(
+                formatter,
+                " (untrained backbone: {:.4} clean, {:.4} smoothed)",
+                untrained.clean, untrained.smoothed
+            ),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Hears how a run is going and may stop it.
@@ -153,6 +176,7 @@ pub fn train(
         folder.check_free()?;
     }
     let (records, held_out) = held_out::divide(recipe, request.records, request.held_out)?;
+    held_out::tell_few(recipe, &held_out, observer);
     let classes = Classes::new(&records);
     let batch = &recipe.batch;
     let seed = recipe.seed();
@@ -186,6 +210,7 @@ pub fn train(
         log: RunLog::resume(&folder.log(), place.step)?,
         events: EventFile::create(&folder.tensorboard(), now(), (place.step > 0).then_some(place.step))?,
         clock: Clock::new(batch.classes * batch.pictures),
+        untrained: folder.untrained_recall(),
         evaluation: None,
     };
     run.finish()?;
@@ -256,6 +281,8 @@ struct Run<'a> {
     log: RunLog,
     events: EventFile,
     clock: Clock,
+    /// What the backbone could do before the first step.
+    untrained: Option<Recall>,
     evaluation: Option<EvaluationReport>,
 }
 
@@ -352,16 +379,49 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Measures recall of the encoder as it is now.
+    /// Measures recall of the encoder as it is now; before the first step, that of its backbone, too.
     fn evaluate(&mut self) -> Result<(), TrainError> {
-        let recipe = self.request.recipe;
-        let sigma = recipe.evaluation_sigma();
         let paused = Instant::now();
+        if self.place.step == 0 {
+            self.untrained = Some(self.recall_of_features()?);
+        }
         self.export()?;
-        let model = self.folder.encoder();
-        let embedder = OnnxEmbedder::open(&model, Contract::for_model(&model)?, self.request.engine)?;
+        let recall = self.recall(&self.folder.encoder())?;
+        self.clock.pause(paused.elapsed());
+        let report = EvaluationReport {
+            epochs: self.place.epoch,
+            step: self.place.step,
+            sigma: self.request.recipe.evaluation_sigma().get(),
+            recall,
+            untrained: self.untrained,
+        };
+        self.evaluation = Some(report);
+        self.observer.evaluated(&report);
+        let mut numbers =
+            vec![("held_out/recall_clean", recall.clean), ("held_out/recall_smoothed", recall.smoothed)];
+        if let Some(untrained) = self.untrained {
+            // With every evaluation, so that it is a line beside the curve.
+            numbers.push(("held_out/untrained_recall_clean", untrained.clean));
+            numbers.push(("held_out/untrained_recall_smoothed", untrained.smoothed));
+        }
+        self.record(EVALUATION, report.step, &report, &numbers)
+    }
+
+    /// Recall of the backbone's features as they are, before any head.
+    fn recall_of_features(&self) -> Result<Recall, TrainError> {
+        let folder = self.folder.untrained();
+        let exported = export_features(self.learner.network(), self.request.recipe.preparation(), &folder)?;
+        let recall = self.recall(&exported.model);
+        fs::remove_dir_all(&folder).map_err(|source| TrainError::Folder { folder, source })?;
+        recall
+    }
+
+    /// Recall@1 of an exported encoder on the held-out pictures.
+    fn recall(&self, model: &Path) -> Result<Recall, TrainError> {
+        let recipe = self.request.recipe;
+        let embedder = OnnxEmbedder::open(model, Contract::for_model(model)?, self.request.engine)?;
         let smoothing = Smoothing {
-            sigma,
+            sigma: recipe.evaluation_sigma(),
             samples: recipe.evaluation.samples,
             seed: recipe.seed(),
             excess: Excess::Refuse,
@@ -371,18 +431,11 @@ impl Run<'_> {
         let threads = self.request.threads;
         let recall =
             recall_at_1(&embedder, self.held_out, smoothing, BrokenPictures::Fatal, threads, &stopping);
-        self.clock.pause(paused.elapsed());
         let (recall, _) = recall.map_err(|error| match error {
             RecallError::Stopped { .. } => TrainError::Stopped { place: self.place },
             error => TrainError::Recall(error),
         })?;
-        let report =
-            EvaluationReport { epochs: self.place.epoch, step: self.place.step, sigma: sigma.get(), recall };
-        self.evaluation = Some(report);
-        self.observer.evaluated(&report);
-        let numbers =
-            [("held_out/recall_clean", recall.clean), ("held_out/recall_smoothed", recall.smoothed)];
-        self.record(EVALUATION, report.step, &report, &numbers)
+        Ok(recall)
     }
 }
 

@@ -164,6 +164,11 @@ fn a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
         lines.collect::<Vec<_>>()
     });
     assert_eq!(whole, parts, "the log has every line once");
+    let untrained = whole.iter().filter(|line| line.contains("untrained")).count();
+    assert_eq!(
+        untrained, 3,
+        "each evaluation has the untrained backbone beside it, those after a restart, too"
+    );
 }
 
 #[test]
@@ -188,6 +193,9 @@ fn training_separates_classes_it_has_not_seen() {
     let [before, after] = evaluations.as_slice() else { panic!("two evaluations, not {evaluations:?}") };
     assert!(after.recall.smoothed >= before.recall.smoothed, "{before:?} then {after:?}");
     assert!(after.recall.smoothed > 0.6, "{after:?}");
+    assert_eq!((after.recall.pictures, after.recall.classes), (30, 3));
+    assert_eq!((before.untrained, before.untrained.unwrap().classes), (after.untrained, 3));
+    assert_ne!(before.untrained, Some(before.recall), "features are not what a fresh head makes of them");
 }
 
 #[cfg(feature = "tch")]

@@ -116,11 +116,7 @@ fn run_in(
     let report = train_in(&recipe, records, others, &run, start, arguments.backend, &arguments.engine)?;
     writeln!(out, "{}: trained for {} steps", run.encoder().display(), report.steps)?;
     if let Some(evaluation) = report.evaluation {
-        writeln!(
-            out,
-            "held-out Recall@1 of {} pictures: {:.4} clean, {:.4} smoothed with sigma {}",
-            evaluation.recall.pictures, evaluation.recall.clean, evaluation.recall.smoothed, evaluation.sigma
-        )?;
+        writeln!(out, "{evaluation}")?;
     }
     Ok(())
 }

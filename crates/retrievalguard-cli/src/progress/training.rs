@@ -69,11 +69,7 @@ impl TrainObserver for TrainingProgress {
     }
 
     fn evaluated(&self, report: &EvaluationReport) {
-        let EvaluationReport { epochs, sigma, recall, .. } = *report;
-        self.say(format_args!(
-            "after {epochs} epochs: held-out Recall@1 {:.4} clean, {:.4} smoothed with sigma {sigma} ({} pictures)",
-            recall.clean, recall.smoothed, recall.pictures
-        ));
+        self.say(format_args!("after {} epochs: {report}", report.epochs));
     }
 
     fn told(&self, words: &str) {

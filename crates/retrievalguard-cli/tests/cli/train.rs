@@ -16,8 +16,26 @@ fn pictures_become_an_encoder_that_every_other_command_takes() {
     let sandbox = Sandbox::new();
     sandbox.draw("pictures");
     let run = sandbox.run(&format!("train pictures --out run --epochs 2 {SMALL}")).succeeds();
-    let run = run.tells(&["after 0 epochs: held-out Recall@1", "after 2 epochs", "loss 0.", "beta 1."]);
-    run.prints(&["run/encoder.onnx: trained for ", "held-out Recall@1 of 12 pictures: "]);
+    let run = run.tells(&[
+        "note: recall is measured on 12 pictures of 2 classes, and among so few the right one is easily found",
+        "after 0 epochs: held-out Recall@1",
+        "after 2 epochs: held-out Recall@1",
+        "loss 0.",
+        "beta 1.",
+    ]);
+    run.prints(&[
+        "run/encoder.onnx: trained for ",
+        "held-out Recall@1 ",
+        "smoothed with sigma 0.1, on 12 pictures of 2 classes (untrained backbone: ",
+    ]);
+    // What the log says of the backbone before the first step is what anybody measures of it.
+    let log: Vec<serde_json::Value> =
+        sandbox.text("run/log.jsonl").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let evaluations: Vec<_> = log.iter().filter(|line| line["event"] == "evaluation").collect();
+    assert_eq!(evaluations.len(), 2);
+    assert!(evaluations.iter().all(|line| line["classes"] == 2 && line["untrained"]["pictures"] == 12));
+    assert_eq!(evaluations[0]["untrained"], evaluations[1]["untrained"]);
+    assert!(!sandbox.path("run/untrained").exists());
 
     let model = "--model run/encoder.onnx --sigma 0.1 --engine rten";
     let recall = sandbox.run(&format!("recall pictures {model} --json")).succeeds().json();

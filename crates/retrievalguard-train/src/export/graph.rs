@@ -24,18 +24,34 @@ const OPERATORS: usize = 17;
 /// The element type of every tensor: single precision.
 const FLOAT: usize = 1;
 
+/// What a graph gives for a picture, at length 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// What the head makes of the features.
+    Embeddings,
+    /// What the head gets.
+    Features,
+}
+
 /// The ONNX file of a network, as bytes; a pure function of its weights.
-pub(super) fn encode(network: &Network) -> Result<Vec<u8>, ExportError> {
+pub(super) fn encode(network: &Network, rows: Rows) -> Result<Vec<u8>, ExportError> {
     let config = network.config();
     let mut graph = Graph::new(network);
     let features = graph.backbone(network)?;
-    graph.head(features, config.dimension)?;
+    let (rows, length) = match rows {
+        Rows::Embeddings => (graph.head(&features, config.dimension)?, config.dimension),
+        Rows::Features => {
+            graph.shortest()?;
+            (features, network.plan().features())
+        }
+    };
+    graph.normalise(&rows);
     let PictureSize { channels, height, width } = config.picture;
     let body = graph
         .body
         .text(2, config.architecture.name())
         .message(11, &value(INPUT, &[channels, height, width]))
-        .message(12, &value(OUTPUT, &[config.dimension]));
+        .message(12, &value(OUTPUT, &[length]));
     let model = Message::default()
         .number(1, IR_VERSION)
         .text(2, PRODUCER)
@@ -191,18 +207,27 @@ impl Graph {
         Ok(output)
     }
 
-    /// `y / max(‖y‖₂, 10⁻¹²)` with `y = W x + b`.
-    fn head(&mut self, features: String, dimension: usize) -> Result<(), ExportError> {
+    /// `y = W x + b`; returns the name of the rows.
+    fn head(&mut self, features: &str, dimension: usize) -> Result<String, ExportError> {
         let [weight, bias] = ["head.weight", "head.bias"];
         let (matrix, summand) = (self.take(weight), self.take(bias));
         self.constant(weight, &[dimension, matrix.len() / dimension], &matrix)?;
         self.constant(bias, &[dimension], &summand)?;
-        self.constant("shortest", &[], &[SHORTEST as f32])?;
-        self.node("Gemm", &[&features, weight, bias], "rows", &[Attribute::Number("transB", 1)]);
+        self.shortest()?;
+        self.node("Gemm", &[features, weight, bias], "rows", &[Attribute::Number("transB", 1)]);
+        Ok("rows".to_owned())
+    }
+
+    /// The constant that rows are normalised with; before the nodes that use it, so that files keep their bytes.
+    fn shortest(&mut self) -> Result<(), ExportError> {
+        self.constant("shortest", &[], &[SHORTEST as f32])
+    }
+
+    /// `y / max(‖y‖₂, 10⁻¹²)`, the graph's output.
+    fn normalise(&mut self, rows: &str) {
         let attributes = [Attribute::Numbers("axes", &[1]), Attribute::Number("keepdims", 1)];
-        self.node("ReduceL2", &["rows"], "lengths", &attributes);
+        self.node("ReduceL2", &[rows], "lengths", &attributes);
         self.node("Max", &["lengths", "shortest"], "divisors", &[]);
-        self.node("Div", &["rows", "divisors"], OUTPUT, &[]);
-        Ok(())
+        self.node("Div", &[rows, "divisors"], OUTPUT, &[]);
     }
 }

@@ -97,6 +97,33 @@ fn every_engine_gives_the_embeddings_of_the_network() {
 }
 
 #[test]
+fn features_are_exported_as_the_head_gets_them_at_length_one() {
+    let folder = tempfile::tempdir().unwrap();
+    for architecture in [Architecture::Small, Architecture::EfficientnetLite0] {
+        let network = network(architecture, [3, 64, 64]);
+        let preparation = Preparation::shorter_side(64, Interpolation::Bilinear);
+        let exported = export_features(&network, preparation, folder.path()).unwrap();
+        let contract = Contract::for_model(&exported.model).unwrap();
+        let pixels = pixels(2 * 3 * 64 * 64);
+        let pictures = TensorData::new(pixels.clone(), [2, 3, 64, 64]);
+        let pictures = network.config().normalise(Tensor::from_data(pictures, &Device::default()));
+        let features: Vec<f32> = network.features(pictures).into_data().try_into_vec().unwrap();
+        for options in engines("features_are_exported_as_the_head_gets_them_at_length_one") {
+            let encoder = OnnxEmbedder::open(&exported.model, contract.clone(), &options).unwrap();
+            assert_eq!(encoder.dimension(), features.len() / 2, "{architecture}");
+            let mut found = vec![0.0; features.len()];
+            encoder.embed(&pixels, &mut found).unwrap();
+            for (found, row) in found.chunks(features.len() / 2).zip(features.chunks(features.len() / 2)) {
+                let length = row.iter().map(|value| value * value).sum::<f32>().sqrt();
+                for (found, wanted) in found.iter().zip(row) {
+                    assert!((found - wanted / length).abs() <= 1e-5, "{architecture} {:?}", options.engine);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn lifelike_networks_tell_pictures_apart_and_reach_the_six() {
     let network = network(Architecture::EfficientnetLite0, [3, 64, 64]);
     let pictures = TensorData::new(pixels(3 * 3 * 64 * 64), [3, 3, 64, 64]);

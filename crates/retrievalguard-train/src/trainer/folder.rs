@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use retrievalguard::storage::atomic;
 use retrievalguard::storage::digest::Digest;
+use retrievalguard_encoder::recall::Recall;
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
@@ -88,6 +89,22 @@ impl RunFolder {
         let text = fs::read_to_string(self.log()).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         lines.into_iter().any(|line| line.step == step && line.event == super::EVALUATION)
+    }
+
+    /// Where the encoder of the untrained backbone lies while its recall is measured.
+    pub(super) fn untrained(&self) -> PathBuf {
+        self.0.join("untrained")
+    }
+
+    /// What the log's first evaluation says of the untrained backbone.
+    pub(super) fn untrained_recall(&self) -> Option<Recall> {
+        #[derive(Deserialize)]
+        struct Line {
+            untrained: Recall,
+        }
+
+        let text = fs::read_to_string(self.log()).unwrap_or_default();
+        text.lines().find_map(|line| serde_json::from_str::<Line>(line).ok()).map(|line| line.untrained)
     }
 
     /// The folder itself.

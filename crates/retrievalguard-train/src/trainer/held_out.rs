@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use retrievalguard_encoder::dataset::Record;
 
-use super::TrainError;
+use super::{TrainError, TrainObserver};
 use crate::recipe::Recipe;
 
 /// Fewest classes on either side that make sense.
@@ -12,6 +12,22 @@ const FEWEST: usize = 2;
 
 /// Rather more classes than more pictures of one.
 const MOST_OF_A_CLASS: usize = 10;
+
+/// Below so many classes recall says more about their choice than about the encoder.
+const FEW: usize = 10;
+
+/// Says so when recall is measured on few classes.
+pub(super) fn tell_few(recipe: &Recipe, held_out: &[Record], observer: &dyn TrainObserver) {
+    let labels: HashSet<&str> = held_out.iter().map(|record| record.label.as_str()).collect();
+    if recipe.evaluation.every > 0 && (1..FEW).contains(&labels.len()) {
+        observer.told(&format!(
+            "recall is measured on {} pictures of {} classes, and among so few the right one is easily found: it may rise \
+             while that of many new classes falls; --held-out takes other pictures, `retrievalguard recall` any",
+            held_out.len(),
+            labels.len()
+        ));
+    }
+}
 
 /// Training pictures, and about as many others as the recipe asks for, spread evenly.
 pub(super) fn divide(
