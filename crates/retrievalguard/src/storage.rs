@@ -12,4 +12,5 @@ pub mod lock;
 pub mod manifest;
 pub mod npy;
 pub mod sample_cache;
+pub mod sealed;
 pub mod shards;

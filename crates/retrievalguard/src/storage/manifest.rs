@@ -4,7 +4,7 @@
 //! gallery/
 //!   vectors.npy     f32, one row per item
 //!   items.jsonl     one {"identity": …, "label": …, "path": …} per row; the path may be missing
-//!   manifest.json   how it was made, and the SHA-256 of the other two; written last
+//!   manifest.json   how it was made, and the SHA-256 of the other two and of itself; written last
 //!   writes.journal  items added and removed since then, see [`live`]
 //!   writes.anchor   how many of these writes were acknowledged
 //!   pictures/       pictures of added items
@@ -42,11 +42,17 @@ use super::digest::{Digest, HashingReader, HashingWriter};
 use super::journal::JournalError;
 use super::live::{self, Written};
 use super::npy::{self, NpyError};
+use super::sealed::{self, SealError};
 use crate::gallery::{Gallery, GalleryError, Metric};
 use crate::{NormBound, Seed, Sigma};
 
 /// Version of the layout of a gallery directory.
-pub const GALLERY_FORMAT: u32 = 1;
+///
+/// In format 1 the manifest does not hold a digest of itself; it is read all the same.
+pub const GALLERY_FORMAT: u32 = 2;
+
+/// The format before manifests were [sealed].
+const UNSEALED_FORMAT: u64 = 1;
 
 pub(super) const MANIFEST: &str = "manifest.json";
 pub(super) const VECTORS: &str = "vectors.npy";
@@ -101,6 +107,26 @@ pub enum StorageError {
         found: u64,
         /// The version that this tool reads.
         wanted: u32,
+    },
+    /// A manifest was changed after it had been written.
+    #[error("`{}` cannot be believed", path.display())]
+    Seal {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: SealError,
+    },
+    /// A gallery that came by way of another file is not the one that its manifest describes.
+    #[error("the gallery in `{}` has {what} {found}, its manifest says {wanted}", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// What the gallery has.
+        found: String,
+        /// What stands in the manifest.
+        wanted: String,
     },
     /// Text that is not the JSON it should be.
     #[error("line {line} of `{}` is not {wanted}", path.display())]
@@ -531,16 +557,7 @@ impl GalleryDirectory {
 
         let vectors_file = write_hashed(&directory.join(VECTORS), |writer| write_vectors(writer, gallery))?;
         let items_file = write_hashed(&directory.join(ITEMS), |writer| write_items(writer, gallery, paths))?;
-        let manifest = GalleryManifest {
-            format: GALLERY_FORMAT,
-            tool: TOOL.to_owned(),
-            items: gallery.len(),
-            dimension: gallery.dimension(),
-            metric: gallery.metric(),
-            provenance,
-            vectors_file,
-            items_file,
-        };
+        let manifest = GalleryManifest::new(gallery, provenance, vectors_file, items_file);
         write_json(&directory.join(MANIFEST), &manifest)?;
         live::remove_empty(directory, no_writes)?;
         Ok(manifest)
@@ -568,21 +585,7 @@ impl GalleryDirectory {
             }
             other => other?,
         };
-        let wanted = "a gallery manifest";
-        let refused = |source: serde_json::Error| {
-            let line = source.line();
-            StorageError::Json { path: path.clone(), line, wanted, source }
-        };
-        // The version first, so that another layout is told apart from a broken file.
-        #[derive(Deserialize)]
-        struct Version {
-            format: u64,
-        }
-        let Version { format } = serde_json::from_slice(&text).map_err(refused)?;
-        if format != u64::from(GALLERY_FORMAT) {
-            return Err(StorageError::Format { path, found: format, wanted: GALLERY_FORMAT });
-        }
-        let manifest = serde_json::from_slice(&text).map_err(refused)?;
+        let manifest = GalleryManifest::parse(&text, &path)?;
         Ok((manifest, Digest::of_bytes(&text)))
     }
 
@@ -667,13 +670,120 @@ impl GalleryDirectory {
 }
 
 impl GalleryManifest {
+    fn new(
+        gallery: &Gallery,
+        provenance: Provenance,
+        vectors_file: FileRecord,
+        items_file: FileRecord,
+    ) -> Self {
+        Self {
+            format: GALLERY_FORMAT,
+            tool: TOOL.to_owned(),
+            items: gallery.len(),
+            dimension: gallery.dimension(),
+            metric: gallery.metric(),
+            provenance,
+            vectors_file,
+            items_file,
+        }
+    }
+
+    /// What [`GalleryDirectory::write`] would say of this gallery; `paths` has one entry per item or none.
+    pub fn describe(gallery: &Gallery, paths: &[Option<String>], provenance: Provenance) -> Self {
+        let vectors_file = hashed(|writer| write_vectors(writer, gallery));
+        let items_file = hashed(|writer| write_items(writer, gallery, paths));
+        Self::new(gallery, provenance, vectors_file, items_file)
+    }
+
     /// What [`GalleryDirectory::write`] would say of a gallery that this one has become by writes.
     pub(super) fn after_writes(&self, gallery: &Gallery, paths: &[Option<String>]) -> Self {
         let provenance = Provenance { data_set: None, ..self.provenance.clone() };
-        let vectors_file = hashed(|writer| write_vectors(writer, gallery));
-        let items_file = hashed(|writer| write_items(writer, gallery, paths));
-        Self { items: gallery.len(), provenance, vectors_file, items_file, ..self.clone() }
+        Self { tool: self.tool.clone(), format: self.format, ..Self::describe(gallery, paths, provenance) }
     }
+
+    /// Whether this is the manifest of a gallery that came by way of the file at `path`: every vector, identity, label and
+    /// path.
+    pub fn check_content(
+        &self,
+        gallery: &Gallery,
+        paths: &[Option<String>],
+        path: &Path,
+    ) -> Result<(), StorageError> {
+        let found = Self::describe(gallery, paths, self.provenance.clone());
+        let numbers = |manifest: &Self| {
+            [
+                ("a number of items of", manifest.items.to_string()),
+                ("the dimension", manifest.dimension.to_string()),
+                ("the metric", format!("{:?}", manifest.metric).to_lowercase()),
+                ("vectors with sha256", manifest.vectors_file.sha256.to_string()),
+                ("identities, labels and paths with sha256", manifest.items_file.sha256.to_string()),
+            ]
+        };
+        for ((what, found), (_, wanted)) in numbers(&found).into_iter().zip(numbers(self)) {
+            if found != wanted {
+                return Err(StorageError::Other { path: path.to_owned(), what, found, wanted });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the text of a manifest, which came from the file at `path`, and holds it against its own digest.
+    pub fn parse(text: &[u8], path: &Path) -> Result<Self, StorageError> {
+        parse_sealed(text, path, GALLERY_FORMAT, "a gallery manifest")
+    }
+
+    /// The text of the manifest, with its digest.
+    pub fn sealed(&self) -> String {
+        sealed::seal(self).expect("a manifest is strings and numbers")
+    }
+}
+
+impl GalleryDirectory {
+    /// Stands for everything of the gallery that decides a search in it: vectors, identities, labels, metric, and how the
+    /// vectors were made. Where pictures lie does not.
+    pub fn digest(&self) -> Digest {
+        let gallery = &self.gallery;
+        let mut names = HashingWriter::new(io::sink());
+        write_items(&mut names, gallery, &[]).expect("a sink takes everything");
+        let (_, names, _) = names.finish();
+        let GalleryManifest { items, dimension, metric, provenance, vectors_file, .. } = &self.manifest;
+        Digest::of_json(&serde_json::json!({
+            "items": items,
+            "dimension": dimension,
+            "metric": metric,
+            "made": provenance,
+            "vectors": vectors_file.sha256,
+            "names": names,
+        }))
+    }
+}
+
+/// Reads a manifest of this format, or of format 1, which had no seal.
+pub(super) fn parse_sealed<T: serde::de::DeserializeOwned>(
+    text: &[u8],
+    path: &Path,
+    format: u32,
+    wanted: &'static str,
+) -> Result<T, StorageError> {
+    let refused = |source: serde_json::Error| {
+        let line = source.line();
+        StorageError::Json { path: path.to_owned(), line, wanted, source }
+    };
+    // The version first, so that another layout is told apart from a broken file.
+    #[derive(Deserialize)]
+    struct Version {
+        format: u64,
+    }
+    let Version { format: found } = serde_json::from_slice(text).map_err(refused)?;
+    if found == UNSEALED_FORMAT {
+        return serde_json::from_slice(text).map_err(refused);
+    }
+    if found != u64::from(format) {
+        return Err(StorageError::Format { path: path.to_owned(), found, wanted: format });
+    }
+    let value =
+        sealed::unseal(text).map_err(|source| StorageError::Seal { path: path.to_owned(), source })?;
+    serde_json::from_value(value).map_err(refused)
 }
 
 /// The content of `vectors.npy`.
@@ -695,11 +805,9 @@ fn write_items(writer: &mut impl Write, gallery: &Gallery, paths: &[Option<Strin
     Ok(())
 }
 
-/// Writes a manifest, and returns its size and digest.
+/// Writes a manifest with its seal, and returns size and digest of the file.
 pub(super) fn write_json(path: &Path, manifest: &impl Serialize) -> Result<FileRecord, WriteError> {
-    let mut text =
-        serde_json::to_string_pretty(manifest).map_err(|error| WriteError::new(path, error.into()))?;
-    text.push('\n');
+    let text = sealed::seal(manifest).map_err(|error| WriteError::new(path, error.into()))?;
     atomic::write(path, text.as_bytes())?;
     Ok(FileRecord { bytes: text.len() as u64, sha256: Digest::of_bytes(text.as_bytes()) })
 }

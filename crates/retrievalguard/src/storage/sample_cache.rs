@@ -2,7 +2,7 @@
 //!
 //! Drawing samples is the expensive part; they depend on nothing but the encoder, the noise and the picture, and that is
 //! what a [`SampleKey`] holds. Each entry is a pair of files named by the digest of its key: an array that NumPy reads,
-//! and a manifest with the key and the digest of the array, written last.
+//! and a manifest with the key and the digests of the array and of itself, written last.
 //!
 //! ```
 //! use retrievalguard::noise::Stage;
@@ -38,16 +38,17 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::atomic::{self, WriteError};
+use super::atomic::WriteError;
 use super::digest::{Digest, canonical_json};
 use super::manifest::{
-    Engine, FileRecord, StorageError, check_digest, open_recorded, read_small, write_hashed,
+    Engine, FileRecord, StorageError, check_digest, open_recorded, parse_sealed, read_small, write_hashed,
+    write_json,
 };
 use super::npy;
 use crate::noise::Stage;
 use crate::{NormBound, SampleError, Samples, Seed, Sigma};
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const MANIFEST_LIMIT: u64 = 1 << 20;
 
 /// Why cached samples could not be read or written.
@@ -174,10 +175,7 @@ impl SampleCache {
             npy::write_f32_to(writer, &[samples.count() as usize, samples.dimension()], samples.values())
         })?;
         let entry = EntryManifest { format: FORMAT, key, norm_bound: samples.norm_bound(), samples_file };
-        let mut text =
-            serde_json::to_string_pretty(&entry).map_err(|error| WriteError::new(&manifest, error.into()))?;
-        text.push('\n');
-        atomic::write(&manifest, text.as_bytes())?;
+        write_json(&manifest, &entry)?;
         Ok(())
     }
 
@@ -193,15 +191,10 @@ impl SampleCache {
             }
             other => other?,
         };
-        let entry: EntryManifest = serde_json::from_slice(&text).map_err(|source| StorageError::Json {
-            path: manifest.clone(),
-            line: source.line(),
-            wanted: "a manifest of samples",
-            source,
-        })?;
+        let entry: EntryManifest = parse_sealed(&text, &manifest, FORMAT, "a manifest of samples")?;
+        // Nothing told whether an entry of another format is what was written: it is drawn again.
         if entry.format != FORMAT {
-            let found = u64::from(entry.format);
-            return Err(StorageError::Format { path: manifest, found, wanted: FORMAT }.into());
+            return Ok(None);
         }
         if entry.key != key {
             let (found, wanted) = (canonical_json(&entry.key), canonical_json(&key));
@@ -246,6 +239,7 @@ fn admitted(matrix: npy::Matrix, norm_bound: NormBound) -> Result<Samples, Sampl
 
 #[cfg(test)]
 mod tests {
+    use super::super::sealed;
     use super::*;
     use crate::Excess;
 
@@ -323,19 +317,33 @@ mod tests {
         for lie in [not_a_number, outside] {
             fs::write(&array, &lie).unwrap();
             let digest = |bytes| Digest::of_bytes(bytes).to_string();
-            fs::write(&manifest, text.replace(&digest(&bytes), &digest(&lie))).unwrap();
+            fs::write(&manifest, resealed(&text, &digest(&bytes), &digest(&lie))).unwrap();
             assert!(matches!(cache.read(&key()), Err(CacheError::Samples { .. })));
         }
         fs::write(&array, &bytes).unwrap();
         fs::write(&manifest, text.replace("cat 1", "cat 2")).unwrap();
+        assert!(matches!(cache.read(&key()), Err(CacheError::Storage(StorageError::Seal { .. }))));
+        fs::write(&manifest, resealed(&text, "cat 1", "cat 2")).unwrap();
         assert!(matches!(cache.read(&key()), Err(CacheError::Key { .. })));
-        fs::write(&manifest, text.replace("\"format\": 1", "\"format\": 2")).unwrap();
+        fs::write(&manifest, text.replace("\"norm_bound\": 1.0", "\"norm_bound\": 3.0")).unwrap();
+        assert!(matches!(cache.read(&key()), Err(CacheError::Storage(StorageError::Seal { .. }))));
+        fs::write(&manifest, text.replace("\"format\": 2", "\"format\": 3")).unwrap();
         assert!(matches!(
             cache.read(&key()),
-            Err(CacheError::Storage(StorageError::Format { found: 2, .. }))
+            Err(CacheError::Storage(StorageError::Format { found: 3, .. }))
         ));
+        // What an earlier version left is drawn again.
+        fs::write(&manifest, text.replace("\"format\": 2", "\"format\": 1")).unwrap();
+        assert_eq!(cache.read(&key()).unwrap(), None);
         fs::write(&manifest, &text[..text.len() / 2]).unwrap();
         assert!(matches!(cache.read(&key()), Err(CacheError::Storage(StorageError::Json { .. }))));
+    }
+
+    /// The text with one thing changed, and sealed again.
+    fn resealed(text: &str, from: &str, to: &str) -> String {
+        let mut value: Value = serde_json::from_str(&text.replace(from, to)).unwrap();
+        value.as_object_mut().unwrap().remove(sealed::SEAL);
+        sealed::seal(&value).unwrap()
     }
 
     #[test]

@@ -38,12 +38,59 @@ fn stored() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// Changes one thing in the text of a manifest.
+/// Changes one thing in the text of a manifest, and seals it again.
 fn edit(directory: &Path, from: &str, to: &str) {
     let path = directory.join(MANIFEST);
     let text = fs::read_to_string(&path).unwrap();
     assert!(text.contains(from), "{text}");
-    fs::write(&path, text.replacen(from, to, 1)).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text.replacen(from, to, 1)).unwrap();
+    value.as_object_mut().unwrap().remove(sealed::SEAL);
+    fs::write(&path, sealed::seal(&value).unwrap()).unwrap();
+}
+
+#[test]
+fn a_manifest_that_was_changed_is_refused_in_every_field() {
+    let (_folder, path) = stored();
+    let file = path.join(MANIFEST);
+    let text = fs::read_to_string(&file).unwrap();
+    let GalleryDirectory { manifest: wanted, .. } = GalleryDirectory::read(&path).unwrap();
+    for (from, to) in [
+        ("\"sigma\": 0.1", "\"sigma\": 0.2"),
+        ("\"samples\": ", "\"samples\": 1"),
+        ("\"norm_bound\": 1.0", "\"norm_bound\": 2.0"),
+        ("\"metric\": \"cosine\"", "\"metric\": \"euclidean\""),
+        ("\"tool\": \"retrievalguard", "\"tool\": \"ratrievalguard"),
+        ("\"sigma\"", "\"sygma\""),
+    ] {
+        assert!(text.contains(from), "{from} in {text}");
+        fs::write(&file, text.replacen(from, to, 1)).unwrap();
+        let error = GalleryDirectory::read(&path).unwrap_err();
+        assert!(matches!(error, StorageError::Seal { .. }), "{to}: {error}");
+    }
+    // A manifest of format 1 has no seal and is read.
+    let plain = serde_json::to_string(&GalleryManifest { format: 1, ..wanted.clone() }).unwrap();
+    fs::write(&file, plain).unwrap();
+    assert_eq!(GalleryDirectory::read(&path).unwrap().manifest.provenance, wanted.provenance);
+}
+
+#[test]
+fn the_digest_of_a_gallery_is_of_everything_but_where_its_pictures_lie() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut digests = Vec::new();
+    let elsewhere: Vec<Option<String>> =
+        paths().iter().map(|path| path.as_ref().map(|path| format!("./{path}"))).collect();
+    let other = Provenance { samples: Some(9), ..provenance() };
+    for (place, (paths, provenance)) in
+        [(paths(), provenance()), (elsewhere, provenance()), (Vec::new(), provenance()), (paths(), other)]
+            .into_iter()
+            .enumerate()
+    {
+        let path = folder.path().join(place.to_string());
+        GalleryDirectory::write(&path, &gallery(Metric::Cosine), &paths, provenance).unwrap();
+        digests.push(GalleryDirectory::read(&path).unwrap().digest());
+    }
+    assert_eq!((digests[1], digests[2]), (digests[0], digests[0]));
+    assert_ne!(digests[3], digests[0]);
 }
 
 #[test]
@@ -126,7 +173,7 @@ fn any_changed_byte_of_any_file_is_noticed() {
 #[test]
 fn lying_manifests_are_refused() {
     let table = [
-        ("\"format\": 1", "\"format\": 7", "has format version 7, wanted 1"),
+        ("\"format\": 2", "\"format\": 7", "has format version 7, wanted 2"),
         ("\"items\": 4", "\"items\": 5", "has 4 vectors, its manifest says 5"),
         ("\"dimension\": 3", "\"dimension\": 4", "has 3 components per vector, its manifest says 4"),
         ("\"sigma\": 0.1", "\"sigma\": -0.1", "is not a gallery manifest"),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{LABEL_NAMES, MANIFEST, SHARDS_FORMAT, Shard, ShardRecord, ShardsError, ShardsManifest};
 use crate::gallery::Label;
@@ -12,7 +12,7 @@ use crate::storage::digest::Digest;
 use crate::storage::live::{self, WRITES};
 use crate::storage::manifest::{
     self, FileRecord, GalleryDirectory, ITEMS, Item, LINE_LIMIT, StorageError, VECTORS, check_digest,
-    open_recorded, read_small,
+    open_recorded, parse_sealed, read_small,
 };
 use crate::storage::npy::header;
 
@@ -102,20 +102,7 @@ pub(super) fn read_manifest(directory: &Path) -> Result<(ShardsManifest, Digest)
         }
         other => other?,
     };
-    let refused = |source: serde_json::Error| {
-        let (line, wanted) = (source.line(), "a manifest of shards");
-        StorageError::Json { path: path.clone(), line, wanted, source }
-    };
-    // The version first, so that another layout is told apart from a broken file.
-    #[derive(Deserialize)]
-    struct Version {
-        format: u64,
-    }
-    let Version { format } = serde_json::from_slice(&text).map_err(refused)?;
-    if format != u64::from(SHARDS_FORMAT) {
-        return Err(StorageError::Format { path, found: format, wanted: SHARDS_FORMAT }.into());
-    }
-    let manifest: ShardsManifest = serde_json::from_slice(&text).map_err(refused)?;
+    let manifest: ShardsManifest = parse_sealed(&text, &path, SHARDS_FORMAT, "a manifest of shards")?;
     check_manifest(&manifest, &path)?;
     Ok((manifest, Digest::of_bytes(&text)))
 }

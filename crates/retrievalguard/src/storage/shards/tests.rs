@@ -7,6 +7,7 @@ use crate::NormBound;
 use crate::gallery::{Positives, Question};
 use crate::storage::live::{Edit, LiveGallery};
 use crate::storage::manifest::GalleryDirectory;
+use crate::storage::sealed::{seal, unseal};
 
 /// Reproducible numbers (splitmix64), so that a failing case can be run again.
 struct Numbers(u64);
@@ -244,12 +245,12 @@ fn what_cannot_be_written_is_refused_and_half_a_gallery_is_none() {
     assert_eq!(ShardedGallery::open(&path).unwrap().load_rows(&[0]).unwrap(), [0.6, 0.8]);
 }
 
-/// Changes a part of `shards.json`.
+/// Changes a part of `shards.json` and seals it again.
 fn edit(path: &Path, place: &str, value: Value) {
     let file = path.join(MANIFEST);
-    let mut manifest: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let mut manifest = unseal(&fs::read(&file).unwrap()).unwrap();
     *manifest.pointer_mut(place).unwrap() = value;
-    fs::write(&file, serde_json::to_vec(&manifest).unwrap()).unwrap();
+    fs::write(&file, seal(&manifest).unwrap()).unwrap();
 }
 
 #[test]
@@ -261,7 +262,7 @@ fn lying_and_damaged_files_are_refused_with_their_name() {
     let cases: &[(&str, Damage, &str)] = &[
         ("no manifest", |path| fs::remove_file(path.join(MANIFEST)).unwrap(), "has no shards.json"),
         ("text", |path| fs::write(path.join(MANIFEST), "{").unwrap(), "line 1 of"),
-        ("format", |path| edit(path, "/format", json!(2)), "has format version 2, wanted 1"),
+        ("format", |path| edit(path, "/format", json!(3)), "has format version 3, wanted 2"),
         ("too many items", |path| edit(path, "/items", json!(31)), "the number of items is 31"),
         ("overflow", |path| edit(path, "/shards/0/items", json!(usize::MAX)), "the number of items is 30"),
         (
