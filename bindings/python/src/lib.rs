@@ -37,5 +37,5 @@ mod _native {
     #[pymodule_export]
     use crate::smooth::{check_picture, smooth};
     #[pymodule_export]
-    use crate::table::{intervals, read_certificates, write_certificates};
+    use crate::table::{describe_arrays, intervals, read_certificates, write_certificates};
 }

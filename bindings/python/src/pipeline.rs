@@ -9,7 +9,7 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetOptions, Format, NamedSplit, Record, Role, open,
 };
-use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, Tables, used, write_tables};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, Tables, used, write_run};
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, PipelineError, contract_difference,
     data_set_digest,
@@ -154,7 +154,7 @@ impl Certified {
         let deeper = deeper.map(|verdicts| verdicts.iter().map(|&verdict| words::verdict(verdict)).collect());
         Self {
             deeper: deeper.collect(),
-            columns: Columns::new(&report.table, Some(report.description.to_string())),
+            columns: Columns::new(&report.table, Some(report.description.to_value().to_string())),
             skipped: report.skipped,
             resumed: report.resumed,
             left_out: report.left_out,
@@ -259,10 +259,8 @@ pub(crate) fn certify_pictures<'py>(
         let report = report.map_err(|error| misfit(&error, &gallery, encoder))?;
         let used = data_set_digest(&used(request.queries, &report));
         let tables = Tables { recall_at_k: request.top_k > 1, ..Tables::default() };
-        Inputs::new(ordered.places.clone(), used, &report)
-            .write(&out)
-            .and_then(|()| write_tables(&out, &report, tables))
-            .map_err(|error| raised(&error))?;
+        let inputs = Inputs::new(ordered.places.clone(), used, &report);
+        write_run(&out, &report, &inputs, tables).map_err(|error| raised(&error))?;
         Ok(Certified::new(report))
     })
 }

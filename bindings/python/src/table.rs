@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use retrievalguard::binomial;
 use retrievalguard::certificate::{CertificateName, Radius, Verdict};
-use retrievalguard_encoder::pipeline::run_files::RUN_KEY;
-use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, WrongItem};
+use retrievalguard_encoder::run::{ArraysDescription, RUN_FORMAT, RunCommand, TableDescription};
+use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, StoredTable, Unverified, WrongItem};
 
 use crate::errors::{raised, refused};
 use crate::words;
@@ -118,30 +118,56 @@ fn verdict(word: &str, radius: Option<f64>) -> PyResult<Verdict> {
     }
 }
 
-/// Reads a table of certificates, Parquet or JSON lines.
+/// Reads a table of certificates, Parquet or JSON lines, and holds it against its digest.
 #[pyfunction]
-pub(crate) fn read_certificates(py: Python<'_>, path: PathBuf) -> PyResult<Columns> {
-    let lines = path.extension().is_some_and(|ending| ending == "jsonl");
-    let read = py.detach(|| {
-        if lines {
-            return Ok((ResultTable::read_json_lines(&path)?, None));
-        }
-        let run = ResultTable::read_metadata(&path)?.into_iter().find(|(key, _)| key == RUN_KEY);
-        Ok((ResultTable::read_parquet(&path)?, run.map(|(_, text)| text)))
+pub(crate) fn read_certificates(py: Python<'_>, path: PathBuf, unverified: bool) -> PyResult<Columns> {
+    let unverified = if unverified { Unverified::Accept } else { Unverified::Refuse };
+    let read = py.detach(|| ResultTable::read(&path, unverified));
+    let StoredTable { table, described, .. } = read.map_err(|error| raised(&error))?;
+    Ok(Columns::new(&table, described.map(|run| run.to_string())))
+}
+
+/// What decided a table of arrays, as JSON.
+#[pyfunction]
+pub(crate) fn describe_arrays(
+    sigma: f64,
+    alpha: f64,
+    certificates: Vec<String>,
+    top_k: usize,
+    target_radius: Option<f64>,
+) -> PyResult<String> {
+    let names = certificates.iter().map(|name| words::certificate(name));
+    let description = TableDescription::Arrays(ArraysDescription {
+        format: RUN_FORMAT,
+        command: RunCommand::CertifyArrays,
+        tool: env!("CARGO_PKG_VERSION").to_owned(),
+        sigma: words::sigma(sigma)?,
+        alpha: words::alpha(alpha)?,
+        certificates: names.collect::<PyResult<_>>()?,
+        top_k,
+        target_radius: target_radius.map(words::target_radius).transpose()?,
     });
-    let (table, run) = read.map_err(|error: retrievalguard_encoder::table::TableError| raised(&error))?;
-    Ok(Columns::new(&table, run))
+    Ok(description.to_value().to_string())
 }
 
 /// Writes a table of certificates as Parquet, or as JSON lines if the name ends so.
 #[pyfunction]
 pub(crate) fn write_certificates(py: Python<'_>, path: PathBuf, columns: Columns) -> PyResult<()> {
     let table = columns.table()?;
-    let metadata: Vec<(String, String)> =
-        columns.run.iter().map(|run| (RUN_KEY.to_owned(), run.clone())).collect();
+    let parsed = columns.run.as_ref().map(|run| {
+        let value = serde_json::from_str(run).map_err(|error| raised(&error))?;
+        TableDescription::parse(&value).map_err(|error| raised(&error))
+    });
+    let run = parsed.transpose()?;
     let lines = path.extension().is_some_and(|ending| ending == "jsonl");
-    py.detach(|| if lines { table.write_json_lines(&path) } else { table.write_parquet(&path, &metadata) })
-        .map_err(|error| raised(&error))
+    py.detach(|| {
+        if lines {
+            table.write_json_lines_with_record(&path, run.as_ref())
+        } else {
+            table.write_parquet(&path, run.as_ref())
+        }
+    })
+    .map_err(|error| raised(&error))
 }
 
 /// Clopper–Pearson intervals of counts among `queries`, at 95 %.

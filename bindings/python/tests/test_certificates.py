@@ -75,6 +75,28 @@ def test_writes_and_reads_back(certificates, tmp_path):
     )
 
 
+def test_a_changed_table_is_refused(certificates, tmp_path):
+    certificates.write(tmp_path / "c.jsonl")
+    assert certificates.run["command"] == "certify-arrays" and certificates.alpha == 0.01
+    assert rg.read_certificates(tmp_path / "c.jsonl").run == certificates.run
+    text = (tmp_path / "c.jsonl").read_text()
+    (tmp_path / "c.jsonl").write_text(text.replace("query 1", "query 9"))
+    for unverified in (False, True):
+        with pytest.raises(rg.InputError, match="was changed"):
+            rg.read_certificates(tmp_path / "c.jsonl", unverified=unverified)
+    (tmp_path / "alone.jsonl").write_text(text)
+    with pytest.raises(rg.InputError, match="comes without a digest"):
+        rg.read_certificates(tmp_path / "alone.jsonl")
+    alone = rg.read_certificates(tmp_path / "alone.jsonl", unverified=True)
+    assert (alone.radii() == certificates.radii()).all() and alone.alpha is None
+    # pandas keeps the columns and not the digest.
+    pandas.read_json(tmp_path / "alone.jsonl", lines=True)
+    certificates.to_pandas().to_parquet(tmp_path / "again.parquet")
+    with pytest.raises(rg.InputError, match="comes without a digest"):
+        rg.read_certificates(tmp_path / "again.parquet")
+    assert len(rg.read_certificates(tmp_path / "again.parquet", unverified=True)) == 4
+
+
 def test_an_unbounded_radius_is_infinite_and_survives_tables(certificates, tmp_path):
     columns = {**certificates._columns, "certificates": [dict(c) for c in certificates._columns["certificates"]]}
     columns["certificates"][1] = {**columns["certificates"][1], "radii": [float("inf"), 0.5, None, None]}

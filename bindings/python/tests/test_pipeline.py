@@ -65,7 +65,7 @@ def test_the_directory_reads_back_and_other_programs_read_the_table(run):
     read = pyarrow.parquet.read_table(table)
     assert read.to_pydict() == certificates.to_arrow().to_pydict()
     assert read.schema.types == certificates.to_arrow().schema.types
-    for name in ("inputs.json", "run.json"):
+    for name in ("places.json", "run.json"):
         assert (out / name).is_file()
     with pytest.raises(rg.InputError, match="retrievalguard explain"):
         certificates[0].explain()

@@ -200,7 +200,7 @@ def test_what_is_wrong_with_a_run_is_said_once_and_by_name(cluster, run, encoder
     picture.write_bytes(b"another")
     with pytest.raises(rg.InputError, match="has sha256 .* its manifest says"):
         rg.ray.work(run, address=cluster[0], progress=False)
-    with pytest.raises(rg.InputError, match="has no run.json"):
+    with pytest.raises(rg.InputError, match="has no shared.json"):
         rg.ray.work(tmp_path / "nowhere", address=cluster[0])
     with pytest.raises(ConnectionError, match="no Ray cluster answers at `127.0.0.1:1`"):
         rg.ray.work(run, address="127.0.0.1:1", progress=False)

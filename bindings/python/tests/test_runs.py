@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import pickle
@@ -63,42 +64,52 @@ def test_the_program_takes_up_the_run_and_the_package_the_programs_parts(run, wh
     assert names[0] == names[1]
 
 
+def sealed(value):
+    """The text of a JSON object with the digest of its other fields."""
+    fields = {name: field for name, field in value.items() if name != "sha256"}
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps({**fields, "sha256": hashlib.sha256(canonical.encode()).hexdigest()})
+
+
 def test_a_manifest_that_contradicts_itself_is_refused(run, encoder, folders, gallery, tmp_path):
-    place = tmp_path / "run" / "run.json"
+    place = tmp_path / "run" / "shared.json"
     whole = json.loads(place.read_text())
 
-    def edited(change):
+    def edited(change, again):
         copy = json.loads(json.dumps(whole))
         change(copy)
-        place.write_text(json.dumps(copy))
+        place.write_text(sealed(copy) if again else json.dumps(copy))
 
-    for change, message in [
-        (lambda run: run["procedure"].update(alpha=0.9), "another alpha than what is to be done"),
-        (lambda run: run["procedure"].update(sigma=1.0), "another sigma than what is to be done"),
-        (lambda run: run["procedure"].update(samples=9), "another samples than what is to be done"),
-        (lambda run: run["description"].update(seed="5"), "another seed than what is to be done"),
-        (lambda run: run["queries"][0].update(excluded=[0, 1]), "another excluded_rows than what is to be done"),
-        (lambda run: run.update(gallery=[]), "three files of a gallery"),
-        (lambda run: run["procedure"].update(certificates=[]), "at least one certificate"),
-        (lambda run: run.update(tool="retrievalguard 0.0.1"), "it is one of retrievalguard 0.0.1"),
-        (lambda run: run.update(format=7), "it is of format 7"),
-    ]:
-        edited(change)
+    def refused(message):
         for call in (run.unfinished, lambda: rg.Worker(run), lambda: run.merge(tmp_path / "out", progress=False)):
             with pytest.raises(rg.InputError, match=message):
                 call()
 
-    def everywhere(run):
-        run["procedure"].update(sigma=1.0)
-        run["description"].update(sigma=1.0)
+    for change, message in [
+        (lambda run: run["run"].update(sigma=-1.0), "description of the run"),
+        (lambda run: run["run"].update(certificates=[]), "description of the run"),
+        (lambda run: run["run"].update(excluded_rows="0" * 64), "other rows that queries must not see"),
+        (lambda run: run["queries"][0].update(excluded=[0, 1]), "other rows that queries must not see"),
+        (lambda run: run["queries"][0].update(label="nothing"), "other queries than its description says"),
+        (lambda run: run["queries"][0].update(identity="nobody"), "other queries than its description says"),
+        (lambda run: run["queries"][0].update(crop=[0, 0, 5, 5]), "other queries than its description says"),
+        (lambda run: run.update(gallery=[]), "three files of a gallery"),
+        (lambda run: run["run"].update(tool="0.0.1"), "it is of 0.0.1"),
+    ]:
+        edited(change, again=False)
+        refused("cannot be believed")
+        edited(change, again=True)
+        refused(message)
+    edited(lambda run: run.update(format=7), again=True)
+    refused("it is of format 7")
 
     # A change that is made everywhere is another run, but its gallery is still of this one.
-    edited(everywhere)
+    edited(lambda run: run["run"].update(sigma=1.0), again=True)
     with pytest.raises(rg.InputError, match="was smoothed with sigma 0.1"):
         run.work(progress=False)
         run.merge(tmp_path / "out", progress=False)
-    edited(lambda run: run["description"].update(model="0" * 64))
-    with pytest.raises(rg.InputError, match="another model than"):
+    edited(lambda run: run["run"].update(model="0" * 64), again=True)
+    with pytest.raises(rg.InputError, match="other model than its description says"):
         rg.Worker(run)
 
 
@@ -118,7 +129,7 @@ def test_a_store_that_does_not_answer_is_no_fault_of_the_asker(monkeypatch):
     keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
     for name, value in {**settings, **keys}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(rg.FileError, match="run.json.* of run `s3://bucket/run` cannot be read"):
+    with pytest.raises(rg.FileError, match="shared.json.* of run `s3://bucket/run` cannot be read"):
         rg.Run("s3://bucket/run")
 
 
@@ -138,8 +149,8 @@ def test_what_cannot_be_is_refused_by_name(run, encoder, folders, gallery, tmp_p
         with pytest.raises(rg.InputError, match=message):
             share(**change)
     for call, message in [
-        (lambda: rg.Run(tmp_path / "nowhere"), "has no run.json"),
-        (lambda: rg.Worker(tmp_path / "nowhere"), "has no run.json"),
+        (lambda: rg.Run(tmp_path / "nowhere"), "has no shared.json"),
+        (lambda: rg.Worker(tmp_path / "nowhere"), "has no shared.json"),
         (lambda: rg.Worker(run, "onnxruntime"), "is to be computed by rten"),
         (lambda: rg.Worker(run, "magic"), "`magic`"),
         (lambda: rg.Worker(run).carry_out(run.tasks), f"has no task {run.tasks}, wanted one below {run.tasks}"),

@@ -24,6 +24,7 @@ mod run_directory;
 mod serve;
 #[cfg(feature = "train")]
 mod train;
+mod upgrade;
 mod worker;
 
 use std::io::Write;
@@ -69,6 +70,8 @@ pub(crate) enum Command {
     Export(export::ExportArgs),
     /// Look whether a gallery is whole, and make do with what is left of its writes
     Repair(repair::RepairArgs),
+    /// Bring a gallery or a run of an earlier version to the present format
+    Upgrade(upgrade::UpgradeArgs),
     /// Check that an encoder can be certified: shape, norm, determinism, independence, speed
     CheckModel(check_model::CheckModelArgs),
     /// Train an encoder by metric learning, with noise on the pictures or without
@@ -101,6 +104,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Import(arguments) => import::run(arguments, out),
         Command::Export(arguments) => export::run(arguments, out),
         Command::Repair(arguments) => repair::run(arguments, out),
+        Command::Upgrade(arguments) => upgrade::run(arguments, out),
         Command::CheckModel(arguments) => check_model::run(arguments, out),
         #[cfg(feature = "train")]
         Command::Train(arguments) => train::run(arguments, out),

@@ -185,6 +185,13 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
             "--discrete lets rows repeat, if the encoder has few outputs and each row has noise of its own",
         );
     }
+    let no_digest =
+        |cause: &(dyn Error + 'static)| matches!(cause.downcast_ref(), Some(TableError::NoDigest { .. }));
+    if error.chain().any(no_digest) {
+        return Some(
+            "`retrievalguard upgrade` brings a run to this version; `evaluate --unverified` reads any table",
+        );
+    }
     training_hint(error).or_else(|| {
         error.chain().find_map(|cause| match cause.downcast_ref::<PipelineError>() {
             Some(PipelineError::Mismatch(Mismatch { disagreements, .. }))

@@ -12,4 +12,5 @@ pub mod picture;
 pub mod pipeline;
 pub mod recall;
 pub mod resize;
+pub mod run;
 pub mod table;

@@ -8,6 +8,7 @@ mod attack;
 mod certify;
 mod index;
 pub mod run_files;
+pub mod upgrade;
 
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
@@ -30,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 pub use attack::{AttackReport, AttackRequest, AttackTarget, attack, begun_judge_seed};
 pub use certify::{
-    Asked, CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, Procedure, QueryAnswer, QueryCertifier,
+    Asked, CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, QueryAnswer, QueryCertifier,
     QueryOutcome, certify, check_gallery,
 };
 pub use index::{IndexReport, IndexRequest, index};
@@ -39,6 +40,7 @@ use crate::contract::Contract;
 use crate::dataset::{BrokenPictures, PictureSource, Record};
 use crate::picture::PictureError;
 use crate::resize::PreparedPicture;
+use crate::run::DescriptionError;
 use crate::table::TableError;
 
 /// Why a run ended without its result; everything acknowledged before is kept.
@@ -109,6 +111,9 @@ pub enum PipelineError {
     /// A file could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// The run is described otherwise than it is made.
+    #[error(transparent)]
+    Description(#[from] DescriptionError),
     /// Kept samples could not be read or written.
     #[error(transparent)]
     Cache(#[from] CacheError),
@@ -161,22 +166,42 @@ pub trait Observer: Sync {
 /// A file that cannot be read is a broken picture like others: what happens to it is not decided here.
 pub fn data_set_digest(records: &[Record]) -> Digest {
     digest_of_pictures(records.iter().map(|record| {
-        let pixels = match &record.source {
-            PictureSource::File(path) => Digest::of_file(path).ok(),
-            PictureSource::Grey { pixels, .. } => Some(Digest::of_bytes(pixels)),
+        let (pixels, grey) = match &record.source {
+            PictureSource::File(path) => (Digest::of_file(path).ok(), None),
+            PictureSource::Grey { width, height, pixels } => {
+                (Some(Digest::of_bytes(pixels)), Some([*width, *height]))
+            }
         };
         let crop = record.crop.map(|crop| [crop.left, crop.top, crop.right, crop.bottom]);
-        (record.identity.as_str(), record.label.as_str(), crop, pixels)
+        DescribedPicture { identity: &record.identity, label: &record.label, crop, grey, pixels }
     }))
 }
 
-/// The same from identities, labels, boxes (left, top, right, bottom) and digests of the pictures' bytes.
-pub fn digest_of_pictures<'a>(
-    pictures: impl Iterator<Item = (&'a str, &'a str, Option<[usize; 4]>, Option<Digest>)>,
-) -> Digest {
+/// Everything of a picture that decides what becomes of it.
+#[derive(Clone, Copy, Debug)]
+pub struct DescribedPicture<'a> {
+    /// Its name.
+    pub identity: &'a str,
+    /// Its label.
+    pub label: &'a str,
+    /// The part that is used: left, top, right, bottom.
+    pub crop: Option<[usize; 4]>,
+    /// Width and height, if its bytes are nothing but grey pixels.
+    pub grey: Option<[usize; 2]>,
+    /// Digest of its bytes; none if they cannot be read.
+    pub pixels: Option<Digest>,
+}
+
+/// The digest of a data set from what decides each picture.
+pub fn digest_of_pictures<'a>(pictures: impl Iterator<Item = DescribedPicture<'a>>) -> Digest {
     let mut text = String::new();
-    for (identity, label, crop, pixels) in pictures {
-        text.push_str(&serde_json::json!([identity, label, crop, pixels]).to_string());
+    for DescribedPicture { identity, label, crop, grey, pixels } in pictures {
+        let line = match grey {
+            // Files know their own sides.
+            None => serde_json::json!([identity, label, crop, pixels]),
+            Some(sides) => serde_json::json!([identity, label, crop, pixels, sides]),
+        };
+        text.push_str(&line.to_string());
         text.push('\n');
     }
     Digest::of_bytes(text.as_bytes())

@@ -5,16 +5,24 @@
 
 pub(crate) mod columns;
 pub mod gallery_file;
+mod plausible;
+mod record;
 mod results;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use retrievalguard::gallery::GalleryError;
+use retrievalguard::gallery::{GalleryError, Metric};
 use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::manifest::StorageError;
 use retrievalguard::storage::npy::NpyError;
+use retrievalguard::storage::sealed::SealError;
 
-pub use results::{Cell, ResultRow, ResultTable, WrongItem};
+pub use record::{TableRecord, Unverified};
+pub use results::{Cell, ResultRow, ResultTable, StoredTable, WrongItem};
+
+use crate::run::DescriptionError;
 
 /// Why a table could not be read or written; every variant names the file or the row.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +101,71 @@ pub enum TableError {
         /// The file.
         path: PathBuf,
     },
+    /// The name does not say what the file is.
+    #[error("`{}` is not a table of certificates, wanted a .parquet or .jsonl file", path.display())]
+    Ending {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Nothing tells whether the table is what was written.
+    #[error(
+        "table `{}` comes without a digest: it was written before tables had one, or by another program",
+        path.display()
+    )]
+    NoDigest {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The table was changed after it had been written.
+    #[error(
+        "table `{}` was changed: its rows and description have sha256 {found:.16}…, wanted {wanted:.16}…",
+        path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Digest of what is there.
+        found: Digest,
+        /// Digest of what was written.
+        wanted: Digest,
+    },
+    /// The table's description of its run cannot be used.
+    #[error("table `{}` does not say what it was made with", path.display())]
+    Description {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: DescriptionError,
+    },
+    /// The record of a run's files cannot be believed.
+    #[error("record `{}` cannot be believed", path.display())]
+    Record {
+        /// The record.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: SealError,
+    },
+    /// The record of a run's files is intact but says something else.
+    #[error("record `{}` is not that of a table of certificates: {reason}", path.display())]
+    OtherRecord {
+        /// The record.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A gallery was exported with another metric than the one that is asked for.
+    #[error("gallery `{}` was exported with the metric {found:?}, it is asked for with {wanted:?}", path.display())]
+    Metric {
+        /// The file or directory.
+        path: PathBuf,
+        /// The metric of the export.
+        found: Metric,
+        /// The metric that was asked for.
+        wanted: Metric,
+    },
+    /// A gallery in the file of another program is not the one that was exported.
+    #[error(transparent)]
+    Exported(#[from] StorageError),
     /// A row has other certificates than the table.
     #[error("row {row} (`{identity}`) has certificates {found}, the table has {wanted}")]
     Certificates {

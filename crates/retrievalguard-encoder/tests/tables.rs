@@ -6,16 +6,18 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use retrievalguard::Sigma;
 use retrievalguard::certificate::{CertificateName, Radius, Verdict};
 use retrievalguard::gallery::{Gallery, GalleryError, Metric};
 use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::manifest::Provenance;
 use retrievalguard::storage::npy;
+use retrievalguard::{Alpha, NormBound, Sigma};
+use retrievalguard_encoder::run::{ArraysDescription, RUN_FORMAT, RunCommand, TableDescription};
 use retrievalguard_encoder::table::gallery_file::{
     export_clip_retrieval, export_npy, export_parquet, import_clip_retrieval, import_npy, import_parquet,
     read_labels,
 };
-use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, TableError, WrongItem};
+use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, TableError, Unverified, WrongItem};
 
 fn gallery(items: usize, metric: Metric) -> Gallery {
     let vectors = (0..items * 5).map(|number| ((number * 7919 % 1009) as f32 - 500.0) / 331.0).collect();
@@ -26,6 +28,16 @@ fn gallery(items: usize, metric: Metric) -> Gallery {
 
 fn paths(items: usize) -> Vec<Option<String>> {
     (0..items).map(|row| (row % 4 != 1).then(|| format!("a/{row}.jpg"))).collect()
+}
+
+/// How the vectors of a gallery may have been made.
+fn made() -> Provenance {
+    let sigma = Sigma::new(0.25).expect("in range");
+    Provenance { sigma: Some(sigma), samples: Some(100), ..Provenance::unknown(NormBound::UNIT) }
+}
+
+fn read(path: &Path) -> Result<ResultTable, TableError> {
+    ResultTable::read(path, Unverified::Refuse).map(|stored| stored.table)
 }
 
 fn assert_same(found: &Gallery, wanted: &Gallery, what: &str) {
@@ -78,16 +90,27 @@ fn replace(path: &Path, bytes: impl AsRef<[u8]>) {
 fn results_come_back_from_parquet_and_json_and_are_the_same_bytes_every_time() {
     let folder = tempfile::tempdir().unwrap();
     let [parquet, again, lines] = ["a.parquet", "b.parquet", "c.jsonl"].map(|name| folder.path().join(name));
-    let metadata = [("retrievalguard".to_owned(), "{\"seed\":\"7\"}".to_owned())];
     let table = results();
-    table.write_parquet(&parquet, &metadata).unwrap();
-    table.write_parquet(&again, &metadata).unwrap();
-    assert_eq!(fs::read(&parquet).unwrap(), fs::read(&again).unwrap());
-    assert_eq!(ResultTable::read_parquet(&parquet).unwrap(), table);
-    assert_eq!(ResultTable::read_metadata(&parquet).unwrap(), metadata);
-
-    table.write_json_lines(&lines).unwrap();
-    assert_eq!(ResultTable::read_json_lines(&lines).unwrap(), table);
+    let run = TableDescription::Arrays(ArraysDescription {
+        format: RUN_FORMAT,
+        command: RunCommand::CertifyArrays,
+        tool: "0.1.0".into(),
+        sigma: table.sigma(),
+        alpha: Alpha::new(0.01).unwrap(),
+        certificates: table.certificates().to_vec(),
+        top_k: 1,
+        target_radius: None,
+    });
+    for run in [Some(&run), None] {
+        table.write_parquet(&parquet, run).unwrap();
+        table.write_parquet(&again, run).unwrap();
+        assert_eq!(fs::read(&parquet).unwrap(), fs::read(&again).unwrap());
+        table.write_json_lines_with_record(&lines, run).unwrap();
+        for path in [&parquet, &lines] {
+            let found = ResultTable::read(path, Unverified::Refuse).unwrap();
+            assert_eq!((found.table, found.run.as_ref(), found.verified), (table.clone(), run, true));
+        }
+    }
     let text = fs::read_to_string(&lines).unwrap();
     assert_eq!(
         text.lines().next().unwrap(),
@@ -116,10 +139,11 @@ fn the_tsv_is_the_one_of_locuslab() {
 #[test]
 fn every_radius_comes_back_bit_by_bit() {
     let folder = tempfile::tempdir().unwrap();
-    let (parquet, lines) = (folder.path().join("a"), folder.path().join("b"));
+    let (parquet, lines) = (folder.path().join("a.parquet"), folder.path().join("b.jsonl"));
     let mut state = 1_u64;
     let rows = (0..2000).map(|number| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Below any ceiling for this noise.
         let radius = f64::from_bits((state >> 12) | 0x3f00_0000_0000_0000);
         let verdict = Verdict::Certified { radius: Radius::Finite(radius) };
         ResultRow {
@@ -133,10 +157,10 @@ fn every_radius_comes_back_bit_by_bit() {
     });
     let sigma = Sigma::new(0.123_456_789_012_345_68).unwrap();
     let table = ResultTable::new(sigma, vec![CertificateName::Vote], rows.collect()).unwrap();
-    table.write_parquet(&parquet, &[]).unwrap();
-    table.write_json_lines(&lines).unwrap();
-    assert_eq!(ResultTable::read_parquet(&parquet).unwrap(), table);
-    assert_eq!(ResultTable::read_json_lines(&lines).unwrap(), table);
+    table.write_parquet(&parquet, None).unwrap();
+    table.write_json_lines_with_record(&lines, None).unwrap();
+    assert_eq!(read(&parquet).unwrap(), table);
+    assert_eq!(read(&lines).unwrap(), table);
 }
 
 #[test]
@@ -153,9 +177,16 @@ fn rows_with_other_certificates_than_the_table_are_refused() {
 fn json_lines_that_lie_are_refused_by_row_and_field() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("c.jsonl");
+    // Without a record nothing but the numbers themselves can tell.
+    let accepted = |path: &Path| ResultTable::read(path, Unverified::Accept).map(|stored| stored.table);
     results().write_json_lines(&path).unwrap();
+    assert!(matches!(read(&path), Err(TableError::NoDigest { .. })));
     let whole = fs::read_to_string(&path).unwrap();
     for (from, to, wanted) in [
+        ("\"radius\":0.3", "\"radius\":0.4", "half_space_radius_in_sigmas is 2.9999999999999996, wanted 4"),
+        ("2.9999999999999996", "3.1", "half_space_radius_in_sigmas is 3.1, wanted 2.9999999999999996"),
+        ("76.5", "null", "half_space_radius_in_8bit_steps is missing, wanted 76.5"),
+        ("\"samples\":1000", "\"samples\":0", "half_space_samples is 0, wanted at least one"),
         ("\"radius\":0.3", "\"radius\":-0.3", "half_space_radius is -0.3, wanted a finite number above 0"),
         ("\"radius\":0.3", "\"radius\":null", "half_space_radius is missing"),
         ("\"radius\":0.3", "\"radius\":1e999", "the line is"),
@@ -163,13 +194,13 @@ fn json_lines_that_lie_are_refused_by_row_and_field() {
         ("\"radius\":null", "\"radius\":1.0", "paper_frozen_radius is 1, wanted none"),
         ("\"certified\"", "\"proved\"", "the line is"),
         ("\"half-space\"", "\"quarter-space\"", "the line is"),
-        ("\"sigma\":0.1", "\"sigma\":0.2", "row 1 of"),
+        ("\"sigma\":0.1", "\"sigma\":0.2", "half_space_radius_in_sigmas is 2.9999999999999996, wanted 1.49"),
         ("\"sigma\":0.1", "\"sigma\":-1", "sigma is -1"),
         ("\"samples\":1000", "\"samples\":-1", "the line is"),
     ] {
         assert!(whole.contains(from), "{from}");
         replace(&path, whole.replacen(from, to, 1));
-        let error = ResultTable::read_json_lines(&path).expect_err(to).to_string();
+        let error = accepted(&path).expect_err(to).to_string();
         assert!(error.contains(wanted), "{to}: {error}");
         assert!(error.contains("c.jsonl"), "{to}: {error}");
     }
@@ -178,15 +209,53 @@ fn json_lines_that_lie_are_refused_by_row_and_field() {
             continue;
         }
         replace(&path, &whole[..length]);
-        if let Ok(table) = ResultTable::read_json_lines(&path) {
+        if let Ok(table) = accepted(&path) {
             let rows = table.rows();
             assert_eq!(rows, &results().rows()[..rows.len()], "cut to {length}");
         }
     }
     replace(&path, "");
-    assert!(matches!(ResultTable::read_json_lines(&path), Err(TableError::Empty { .. })));
+    assert!(matches!(accepted(&path), Err(TableError::Empty { .. })));
     replace(&path, vec![b'['; 3 << 20]);
-    assert!(matches!(ResultTable::read_json_lines(&path), Err(TableError::Value { row: 0, .. })));
+    assert!(matches!(accepted(&path), Err(TableError::Value { row: 0, .. })));
+}
+
+#[test]
+fn a_changed_table_is_refused_whichever_file_holds_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let [parquet, lines, other] = ["a.parquet", "b.jsonl", "c.jsonl"].map(|name| folder.path().join(name));
+    let table = results();
+    table.write_json_lines_with_record(&lines, None).unwrap();
+    let whole = fs::read_to_string(&lines).unwrap();
+    // Numbers that agree with each other and were never found.
+    let changed = whole
+        .replacen("\"radius\":0.3", "\"radius\":0.6", 1)
+        .replacen("2.9999999999999996", "5.999999999999999", 1)
+        .replacen("76.5", "153.0", 1);
+    let shorter: String = whole.lines().skip(1).map(|line| format!("{line}\n")).collect();
+    for lie in [changed, shorter, whole.replacen("query 1", "query 9", 1)] {
+        assert_ne!(lie, whole);
+        replace(&lines, &lie);
+        for unverified in [Unverified::Refuse, Unverified::Accept] {
+            let error = ResultTable::read(&lines, unverified).unwrap_err();
+            assert!(matches!(error, TableError::Changed { .. }), "{error}");
+        }
+        // Another table's record does not help.
+        replace(&other, &lie);
+        fs::copy(folder.path().join("b.jsonl.json"), folder.path().join("c.jsonl.json")).unwrap();
+        assert!(matches!(read(&other), Err(TableError::Changed { .. })));
+    }
+    // A table that was written again without its digest is nobody's.
+    table.write_parquet(&parquet, None).unwrap();
+    let bytes = fs::read(&parquet).unwrap();
+    let key = b"retrievalguard.table";
+    let place = bytes.windows(key.len()).position(|window| window == key).unwrap();
+    let mut renamed = bytes.clone();
+    renamed[place] = b'R';
+    replace(&parquet, &renamed);
+    assert!(matches!(read(&parquet), Err(TableError::NoDigest { .. })));
+    let accepted = ResultTable::read(&parquet, Unverified::Accept).unwrap();
+    assert!(!accepted.verified && accepted.table == table);
 }
 
 #[test]
@@ -195,27 +264,35 @@ fn exported_galleries_are_imported_bit_by_bit() {
     let at = |name: &str| folder.path().join(name);
     for metric in [Metric::Euclidean, Metric::Cosine] {
         let (written, paths) = (gallery(23, metric), paths(23));
-        export_npy(&written, &at("v.npy"), &at("l.txt"), Some(&at("i.txt"))).unwrap();
-        let found = import_npy(&at("v.npy"), &at("l.txt"), Some(&at("i.txt")), metric).unwrap();
+        export_npy(&written, &at("v.npy"), &at("l.txt"), Some(&at("i.txt")), &made()).unwrap();
+        let found = import_npy(&at("v.npy"), &at("l.txt"), Some(&at("i.txt")), None).unwrap();
         assert_same(&found.gallery, &written, "npy");
+        assert_eq!((found.gallery.metric(), found.provenance), (metric, Some(made())));
+        let unnamed = import_npy(&at("v.npy"), &at("l.txt"), None, None).unwrap_err();
+        assert!(unnamed.to_string().contains("identities, labels and paths"), "{unnamed}");
 
-        export_parquet(&at("g.parquet"), &written, &paths, &[]).unwrap();
-        let found = import_parquet(&at("g.parquet"), metric).unwrap();
+        export_parquet(&at("g.parquet"), &written, &paths, &made()).unwrap();
+        let found = import_parquet(&at("g.parquet"), None).unwrap();
+        assert_eq!((found.gallery.metric(), found.provenance), (metric, Some(made())));
         assert_same(&found.gallery, &written, "parquet");
         assert_eq!(found.paths, paths);
 
         let clip = at(&format!("clip-{metric:?}"));
-        export_clip_retrieval(&clip, &written, &paths, NonZeroUsize::new(2).unwrap()).unwrap();
+        export_clip_retrieval(&clip, &written, &paths, NonZeroUsize::new(2).unwrap(), &made()).unwrap();
         assert_eq!(fs::read_dir(clip.join("img_emb")).unwrap().count(), 12);
         assert!(clip.join("metadata/metadata_03.parquet").exists());
-        let found = import_clip_retrieval(&clip, None, metric).unwrap();
+        let found = import_clip_retrieval(&clip, None, None).unwrap();
+        assert_eq!((found.gallery.metric(), &found.provenance), (metric, &Some(made())));
         assert_same(&found.gallery, &written, "clip-retrieval");
         assert_eq!(found.paths[0].as_deref(), Some("a/0.jpg"));
         assert_eq!(found.paths[1].as_deref(), Some(written.identity(1)));
-        let again = export_clip_retrieval(&clip, &written, &paths, NonZeroUsize::MIN);
+        let again = export_clip_retrieval(&clip, &written, &paths, NonZeroUsize::MIN, &made());
         assert!(matches!(again, Err(TableError::Write(WriteError::Other { .. }))), "{again:?}");
     }
-    let numbered = import_npy(&at("v.npy"), &at("l.txt"), None, Metric::Cosine).unwrap();
+    let other = import_parquet(&at("g.parquet"), Some(Metric::Euclidean)).unwrap_err();
+    assert!(matches!(other, TableError::Metric { .. }), "{other}");
+    export_npy(&gallery(23, Metric::Cosine), &at("v.npy"), &at("l.txt"), None, &made()).unwrap();
+    let numbered = import_npy(&at("v.npy"), &at("l.txt"), None, None).unwrap();
     assert_eq!(numbered.gallery.identity(22), "22");
 }
 
@@ -224,8 +301,8 @@ fn a_gallery_of_several_row_groups_comes_back_whole() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("g.parquet");
     let written = gallery(70_000, Metric::Euclidean);
-    export_parquet(&path, &written, &[], &[]).unwrap();
-    assert_same(&import_parquet(&path, Metric::Euclidean).unwrap().gallery, &written, "two groups");
+    export_parquet(&path, &written, &[], &made()).unwrap();
+    assert_same(&import_parquet(&path, None).unwrap().gallery, &written, "two groups");
 }
 
 #[test]
@@ -241,9 +318,8 @@ fn files_of_pandas_polars_and_pyarrow_are_read() {
         "plain",
         "labels-int",
     ] {
-        let found = import_parquet(&reference(name), Metric::Euclidean)
-            .unwrap_or_else(|error| panic!("{name}: {error}"))
-            .gallery;
+        let found =
+            import_parquet(&reference(name), None).unwrap_or_else(|error| panic!("{name}: {error}")).gallery;
         assert_eq!(found.vectors(), vectors, "{name}");
         for row in 0..7 {
             let number = row.to_string();
@@ -271,18 +347,15 @@ fn files_that_hold_no_gallery_are_refused_with_the_reason() {
         ("broken-scalar-vector", "holds 0 levels of lists, wanted a list of numbers per row"),
         ("broken-gzip", "is no Parquet file that can be read"),
     ] {
-        let error = import_parquet(&reference(name), Metric::Euclidean).expect_err(name).to_string();
+        let error = import_parquet(&reference(name), None).expect_err(name).to_string();
         assert!(error.contains(wanted) && error.contains(name), "{name}: {error}");
     }
-    let error = import_parquet(&reference("broken-nan"), Metric::Euclidean).unwrap_err();
+    let error = import_parquet(&reference("broken-nan"), None).unwrap_err();
     let TableError::Gallery { source: GalleryError::NotFinite { row: 2, component: 1, .. }, .. } = error
     else {
         panic!("{error}");
     };
-    assert!(matches!(
-        import_parquet(Path::new("/nowhere.parquet"), Metric::Cosine),
-        Err(TableError::Read { .. })
-    ));
+    assert!(matches!(import_parquet(Path::new("/nowhere.parquet"), None), Err(TableError::Read { .. })));
 }
 
 #[test]
@@ -296,22 +369,24 @@ fn damaged_parquet_files_are_an_error_and_never_a_panic() {
         let whole = fs::read(reference(name)).unwrap();
         for length in (0..whole.len()).step_by(step(37)) {
             replace(&path, &whole[..length]);
-            assert!(import_parquet(&path, Metric::Euclidean).is_err(), "{name} cut to {length}");
+            assert!(import_parquet(&path, None).is_err(), "{name} cut to {length}");
         }
         for bit in (0..8 * whole.len()).step_by(step(31)) {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             replace(&path, &bytes);
-            let _ = import_parquet(&path, Metric::Euclidean);
+            let _ = import_parquet(&path, None);
         }
     }
-    results().write_parquet(&path, &[]).unwrap();
+    results().write_parquet(&path, None).unwrap();
     let whole = fs::read(&path).unwrap();
     for bit in (0..8 * whole.len()).step_by(step(61)) {
         let mut bytes = whole.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
         replace(&path, &bytes);
-        let _ = ResultTable::read_parquet(&path);
+        if let Ok(found) = read(&path) {
+            assert_eq!(found, results(), "bit {bit}");
+        }
     }
 }
 
@@ -321,7 +396,7 @@ fn names_that_do_not_fit_on_a_line_are_refused_before_anything_is_written() {
     let at = |name: &str| folder.path().join(name);
     for name in ["two\nlines", "carriage\r", "\u{feff}mark"] {
         let written = Gallery::new(vec![1.0], 1, vec!["a".into()], &[name], Metric::Euclidean).unwrap();
-        let error = export_npy(&written, &at("v.npy"), &at("l.txt"), None).unwrap_err();
+        let error = export_npy(&written, &at("v.npy"), &at("l.txt"), None, &made()).unwrap_err();
         assert!(matches!(error, TableError::Value { row: 0, .. }), "{name:?}: {error}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{name:?}");
     }
@@ -333,15 +408,15 @@ fn labels_that_do_not_match_the_vectors_are_refused() {
     let at = |name: &str| folder.path().join(name);
     npy::write_f32(&at("v.npy"), &[3, 2], &[0.0; 6]).unwrap();
     fs::write(at("l.txt"), "cat\r\ndog").unwrap();
-    let error = import_npy(&at("v.npy"), &at("l.txt"), None, Metric::Euclidean).unwrap_err();
+    let error = import_npy(&at("v.npy"), &at("l.txt"), None, None).unwrap_err();
     assert!(error.to_string().ends_with("l.txt` has 2 labels, wanted 3"), "{error}");
     assert_eq!(read_labels(&at("l.txt")).unwrap(), ["cat", "dog"]);
     fs::write(at("l.txt"), b"cat\n\xff\ndog\n").unwrap();
-    let error = import_npy(&at("v.npy"), &at("l.txt"), None, Metric::Euclidean).unwrap_err();
+    let error = import_npy(&at("v.npy"), &at("l.txt"), None, None).unwrap_err();
     assert!(matches!(error, TableError::Value { row: 1, .. }), "{error}");
     fs::write(at("l.txt"), "cat\ndog\ncow\n").unwrap();
     fs::write(at("i.txt"), "a\n").unwrap();
-    let error = import_npy(&at("v.npy"), &at("l.txt"), Some(&at("i.txt")), Metric::Euclidean).unwrap_err();
+    let error = import_npy(&at("v.npy"), &at("l.txt"), Some(&at("i.txt")), None).unwrap_err();
     assert!(matches!(error, TableError::Count { what: "identities", found: 1, wanted: 3, .. }), "{error}");
 }
 
@@ -349,12 +424,12 @@ fn labels_that_do_not_match_the_vectors_are_refused() {
 fn shards_of_clip_retrieval_need_their_partners_and_one_dimension() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let import = || import_clip_retrieval(folder.path(), None, Metric::Euclidean);
+    let import = || import_clip_retrieval(folder.path(), None, None);
     assert!(matches!(import(), Err(TableError::NoShards { .. })));
-    export_clip_retrieval(folder.path(), &gallery(6, Metric::Euclidean), &[], NonZeroUsize::new(3).unwrap())
-        .unwrap();
+    let (written, three) = (gallery(6, Metric::Euclidean), NonZeroUsize::new(3).unwrap());
+    export_clip_retrieval(folder.path(), &written, &[], three, &made()).unwrap();
     assert_eq!(import().unwrap().gallery.len(), 6);
-    let error = import_clip_retrieval(folder.path(), Some("caption"), Metric::Euclidean).unwrap_err();
+    let error = import_clip_retrieval(folder.path(), Some("caption"), None).unwrap_err();
     assert!(matches!(&error, TableError::NoColumn { column, .. } if column == "caption"), "{error}");
     npy::write_f32(&at("img_emb/img_emb_1.npy"), &[3, 4], &[0.0; 12]).unwrap();
     assert!(matches!(import(), Err(TableError::Count { what: "components per vector", .. })));
@@ -363,6 +438,9 @@ fn shards_of_clip_retrieval_need_their_partners_and_one_dimension() {
     fs::remove_file(at("img_emb/img_emb_1.npy")).unwrap();
     assert!(matches!(import(), Err(TableError::NoPartner { .. })));
     fs::remove_file(at("metadata/metadata_1.parquet")).unwrap();
+    let fewer = import().unwrap_err();
+    assert!(fewer.to_string().contains("a number of items of 3, its manifest says 6"), "{fewer}");
+    fs::remove_file(at("retrievalguard.json")).unwrap();
     assert_eq!(import().unwrap().gallery.len(), 3);
     fs::copy(at("img_emb/img_emb_0.npy"), at("img_emb/img_emb_00.npy")).unwrap();
     assert!(matches!(import(), Err(TableError::Value { .. })));
@@ -374,10 +452,10 @@ fn a_full_disk_is_said_to_be_full() {
     let full = Path::new("/dev/full");
     let table = results();
     for result in [
-        table.write_parquet(full, &[]),
+        table.write_parquet(full, None),
         table.write_json_lines(full),
         table.write_tsv(full, CertificateName::HalfSpace),
-        export_parquet(full, &gallery(2000, Metric::Cosine), &[], &[]),
+        export_parquet(full, &gallery(2000, Metric::Cosine), &[], &made()),
     ] {
         let error = result.unwrap_err();
         assert!(matches!(error, TableError::Write(WriteError::DiskFull { .. })), "{error}");
@@ -412,11 +490,10 @@ fn exports_are_read_by_pandas_polars_duckdb_and_faiss() {
         "vectors": (0..23).map(|row| written.vector(row)).collect::<Vec<_>>(),
     });
     fs::write(at("expected.json"), expected.to_string()).unwrap();
-    let note = [("note".to_owned(), "exported by a test".to_owned())];
-    export_npy(&written, &at("vectors.npy"), &at("labels.txt"), None).unwrap();
-    export_parquet(&at("gallery.parquet"), &written, &[], &note).unwrap();
-    export_clip_retrieval(&at("clip"), &written, &[], NonZeroUsize::new(2).unwrap()).unwrap();
-    results().write_parquet(&at("certificates.parquet"), &[]).unwrap();
+    export_npy(&written, &at("vectors.npy"), &at("labels.txt"), None, &made()).unwrap();
+    export_parquet(&at("gallery.parquet"), &written, &[], &made()).unwrap();
+    export_clip_retrieval(&at("clip"), &written, &[], NonZeroUsize::new(2).unwrap(), &made()).unwrap();
+    results().write_parquet(&at("certificates.parquet"), None).unwrap();
     results().write_json_lines(&at("certificates.jsonl")).unwrap();
     results().write_tsv(&at("certificates.tsv"), CertificateName::HalfSpace).unwrap();
 

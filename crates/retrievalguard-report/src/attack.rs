@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use retrievalguard::attack::{Fate, Mode, Pixels, Point, Rates};
 use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::sealed::{SealError, unseal};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -74,7 +75,24 @@ fn rates<'a>(points: impl Iterator<Item = &'a Point>) -> Rates {
     rates
 }
 
+/// Why the text of `attack.json` cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttackFileError {
+    /// It is not what was written.
+    #[error("what attacks found cannot be believed")]
+    Seal(#[from] SealError),
+    /// It is intact but says something else.
+    #[error("it does not say what attacks found")]
+    Json(#[from] serde_json::Error),
+}
+
 impl Attack {
+    /// Reads the text of `attack.json` and holds it against its own digest.
+    pub fn parse(text: &[u8]) -> Result<Self, AttackFileError> {
+        Ok(serde_json::from_value(unseal(text)?)?)
+    }
+
     /// What came of the attacks on the smoothed retriever at a factor.
     pub fn smoothed(&self, factor: f64) -> Rates {
         let points = self.queries.iter().flat_map(|query| &query.smoothed);

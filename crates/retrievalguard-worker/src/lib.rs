@@ -7,7 +7,7 @@
 //! machine.
 //!
 //! ```text
-//! run.json           what is asked, of whom, and the digests of everything below
+//! shared.json        the run's description, and the digests of everything below and of itself
 //! model.onnx         the encoder, and contract.toml how pictures are prepared for it
 //! gallery/           vectors.npy, items.jsonl, manifest.json
 //! pictures/000042    a query's picture, as it was read
@@ -26,13 +26,15 @@ mod working;
 use std::io;
 
 use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::StorageError;
+use retrievalguard::storage::sealed::SealError;
 use retrievalguard_encoder::contract::ContractError;
 use retrievalguard_encoder::engine::EngineError;
 use retrievalguard_encoder::picture::PictureError;
 use retrievalguard_encoder::pipeline::PipelineError;
 
-pub use manifest::{Notes, RUN_FORMAT, RunManifest, SharedQuery};
+pub use manifest::{Notes, RunManifest, SHARED_FORMAT, SharedQuery};
 pub use merging::{Merged, merge};
 pub use sharing::{Sharing, share};
 pub use store::RunStore;
@@ -64,7 +66,7 @@ pub enum WorkerError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Nothing was shared there.
-    #[error("`{run}` has no run.json: nothing was shared there, or sharing was interrupted")]
+    #[error("`{run}` has no shared.json: nothing was shared there, or sharing was interrupted")]
     NoRun {
         /// The run.
         run: String,
@@ -76,12 +78,34 @@ pub enum WorkerError {
         run: String,
     },
     /// The manifest is not one of ours.
-    #[error("run.json of `{run}` is not {wanted}")]
+    #[error("shared.json of `{run}` is not {wanted}")]
     Manifest {
         /// The run.
         run: String,
         /// What should stand there.
         wanted: String,
+    },
+    /// The manifest was changed.
+    #[error("shared.json of `{run}` cannot be believed")]
+    Seal {
+        /// The run.
+        run: String,
+        /// What is wrong with it.
+        source: SealError,
+    },
+    /// What would be worked on is not what the table will say.
+    #[error(
+        "run `{run}` has other {what} than its description says: sha256 {found:.16}…, wanted {wanted:.16}…"
+    )]
+    Other {
+        /// The run.
+        run: String,
+        /// What differs.
+        what: &'static str,
+        /// Its digest.
+        found: Digest,
+        /// The digest in the description.
+        wanted: Digest,
     },
     /// What lies there is not what the manifest says.
     #[error("`{name}` of run `{run}` has sha256 {found:.16}…, its manifest says {wanted:.16}…")]

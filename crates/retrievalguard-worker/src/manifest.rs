@@ -3,53 +3,43 @@
 use std::num::NonZeroU32;
 
 use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::manifest::FileRecord;
-use retrievalguard::{Excess, Seed};
+use retrievalguard::storage::manifest::{FileRecord, GalleryDirectory};
+use retrievalguard::storage::sealed::unseal;
 use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::picture::{PictureError, PictureLimits, PixelBox, RgbPicture};
-use retrievalguard_encoder::pipeline::Procedure;
 use retrievalguard_encoder::pipeline::run_files::Places;
+use retrievalguard_encoder::pipeline::{DescribedPicture, PipelineError, digest_of_pictures};
+use retrievalguard_encoder::run::{GalleryDescription, Procedure, RunDescription, Smoothed, excluded_digest};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::Value;
 
+use crate::part::RunKey;
 use crate::{RunStore, WorkerError};
 
 /// Version of the layout of a shared run.
-pub const RUN_FORMAT: u32 = 1;
+pub const SHARED_FORMAT: u32 = 2;
 
-/// Who shares, works and merges; all of them must be the same version.
-pub(crate) const TOOL: &str = concat!("retrievalguard ", env!("CARGO_PKG_VERSION"));
-
-pub(crate) const MANIFEST: &str = "run.json";
+pub(crate) const MANIFEST: &str = "shared.json";
 pub(crate) const MODEL: &str = "model.onnx";
 pub(crate) const CONTRACT: &str = "contract.toml";
 pub(crate) const GALLERY: &str = "gallery";
 pub(crate) const GALLERY_FILES: [&str; 3] = ["vectors.npy", "items.jsonl", "manifest.json"];
 pub(crate) const PARTS: &str = "parts";
 
-/// Everything that decides what a run's parts hold.
+/// A run, and where its inputs are for those who work on it.
+///
+/// What decides the results is in the description alone; queries, gallery and encoder are held against it, so that the
+/// table cannot say one thing and come from another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunManifest {
-    /// Version of the layout, [`RUN_FORMAT`].
+    /// Version of the layout, [`SHARED_FORMAT`].
     pub format: u32,
-    /// Version of the tool that shared it.
-    pub tool: String,
-    /// How each query is certified.
-    pub procedure: Procedure,
-    /// Root of the noise.
-    pub seed: Seed,
-    /// Whether embeddings above the norm bound are projected instead of refused.
-    pub project: bool,
+    /// What the run is made with, as it will stand in the table's metadata.
+    pub run: RunDescription,
     /// Whether broken pictures are left out instead of ending the run.
     pub skip_broken: bool,
     /// Samples of one task; whole queries if there is none.
     pub chunk: Option<NonZeroU32>,
-    /// Who computes; last digits depend on it.
-    pub engine: String,
-    /// What the run is made with, as it will stand in the table's metadata.
-    pub description: serde_json::Value,
-    /// Queries that are kept from finding themselves.
-    pub left_out: usize,
     /// Queries that share an identity with a gallery item which may or may not be the same picture.
     pub namesakes: usize,
     /// What the merge needs beside the parts.
@@ -93,6 +83,17 @@ pub struct SharedQuery {
 }
 
 impl SharedQuery {
+    /// What decides what becomes of it.
+    pub(crate) fn described(&self) -> DescribedPicture<'_> {
+        DescribedPicture {
+            identity: &self.identity,
+            label: &self.label,
+            crop: self.crop,
+            grey: self.grey,
+            pixels: Some(self.picture.sha256),
+        }
+    }
+
     /// The picture from the bytes of its file.
     pub(crate) fn decode(&self, bytes: &[u8]) -> Result<RgbPicture, PictureError> {
         let picture = match self.grey {
@@ -114,79 +115,81 @@ pub(crate) fn picture_name(query: usize) -> String {
 }
 
 impl RunManifest {
-    /// Reads the manifest of a run, and the digest that its parts carry.
-    pub fn read(store: &RunStore) -> Result<(Self, Digest), WorkerError> {
+    /// Reads the manifest of a run, and holds its queries against the description that the table will carry.
+    pub fn read(store: &RunStore) -> Result<Self, WorkerError> {
         let run = store.address().to_owned();
         let text = store.get(MANIFEST)?.ok_or_else(|| WorkerError::NoRun { run: run.clone() })?;
-        #[derive(Deserialize)]
-        struct Version {
-            format: u32,
-        }
         let wrong = |wanted: String| WorkerError::Manifest { run: run.clone(), wanted };
-        let version: Version =
-            serde_json::from_slice(&text).map_err(|error| wrong(format!("a run's manifest: {error}")))?;
-        if version.format != RUN_FORMAT {
-            return Err(wrong(format!("of format {RUN_FORMAT}, it is of format {}", version.format)));
+        let no_manifest = |error: serde_json::Error| wrong(format!("a run's manifest: {error}"));
+        let value: Value = serde_json::from_slice(&text).map_err(no_manifest)?;
+        let format = value.get("format").unwrap_or(&Value::Null);
+        if *format != SHARED_FORMAT {
+            return Err(wrong(format!("of format {SHARED_FORMAT}, it is of format {format}")));
         }
-        let manifest: Self =
-            serde_json::from_slice(&text).map_err(|error| wrong(format!("a run's manifest: {error}")))?;
-        if manifest.chunk.is_some() && manifest.procedure.target.is_some() {
+        let value = unseal(&text).map_err(|source| WorkerError::Seal { run: run.clone(), source })?;
+        let described = RunDescription::parse(value.get("run").unwrap_or(&Value::Null));
+        described.map_err(PipelineError::from)?;
+        let manifest: Self = serde_json::from_value(value).map_err(no_manifest)?;
+        let tool = env!("CARGO_PKG_VERSION");
+        if manifest.run.tool != tool {
+            return Err(wrong(format!("of retrievalguard {tool}, it is of {}", manifest.run.tool)));
+        }
+        if manifest.chunk.is_some() && manifest.procedure()?.target_radius.is_some() {
             return Err(WorkerError::ChunkedTarget);
         }
-        if manifest.tool != TOOL {
-            return Err(wrong(format!("a run of {TOOL}, it is one of {}", manifest.tool)));
+        if manifest.gallery.len() != GALLERY_FILES.len() {
+            return Err(wrong("a manifest with three files of a gallery".to_owned()));
         }
-        if manifest.gallery.len() != GALLERY_FILES.len() || manifest.procedure.certificates.is_empty() {
-            return Err(wrong(
-                "a manifest with three files of a gallery and at least one certificate".to_owned(),
-            ));
-        }
-        if let Some(field) = manifest.contradiction() {
-            return Err(wrong(format!(
-                "of one mind: its description says another {field} than what is to be done"
-            )));
-        }
-        Ok((manifest, Digest::of_bytes(&text)))
+        manifest.check_queries(&run)?;
+        Ok(manifest)
     }
 
-    /// A field of the description, which will stand in the table, that is not what workers will do.
-    fn contradiction(&self) -> Option<&'static str> {
-        let procedure = &self.procedure;
-        let done = json!({
-            "sigma": procedure.sigma,
-            "alpha": procedure.alpha,
-            "pilot": procedure.pilot,
-            "samples": procedure.samples,
-            "certificates": procedure.certificates,
-            "top_k": procedure.top_k,
-            "target_radius": procedure.target,
-            "seed": self.seed,
-            "project": self.project,
-            "engine": self.engine,
-            "leave_one_out": self.left_out,
-            "excluded_rows": Digest::of_json(&json!(
-                self.queries.iter().map(|query| &query.excluded).collect::<Vec<_>>()
-            )),
-        });
-        const FIELDS: [&str; 12] = [
-            "sigma",
-            "alpha",
-            "pilot",
-            "samples",
-            "certificates",
-            "top_k",
-            "target_radius",
-            "seed",
-            "project",
-            "engine",
-            "leave_one_out",
-            "excluded_rows",
-        ];
-        FIELDS.into_iter().find(|field| self.description.get(field) != done.get(field))
+    /// Whether the queries are those of the description: identities, labels, boxes, pictures and what they must not see.
+    fn check_queries(&self, run: &str) -> Result<(), WorkerError> {
+        let other = |what, found: Digest, wanted: Digest| {
+            Err(WorkerError::Other { run: run.to_owned(), what, found, wanted })
+        };
+        let queries = digest_of_pictures(self.queries.iter().map(SharedQuery::described));
+        if queries != self.run.queries {
+            return other("queries", queries, self.run.queries);
+        }
+        let excluded = excluded_digest(self.queries.iter().map(|query| query.excluded.as_slice()));
+        if excluded != self.run.excluded_rows {
+            return other("rows that queries must not see", excluded, self.run.excluded_rows);
+        }
+        Ok(())
     }
 
-    pub(crate) fn excess(&self) -> Excess {
-        if self.project { Excess::Project } else { Excess::Refuse }
+    /// Whether a gallery is the one that the description names.
+    pub(crate) fn check_gallery(&self, run: &str, gallery: &GalleryDirectory) -> Result<(), WorkerError> {
+        let found = GalleryDescription::new(gallery);
+        if found == self.run.gallery {
+            return Ok(());
+        }
+        let (what, found, wanted) = ("gallery", found.digest, self.run.gallery.digest);
+        Err(WorkerError::Other { run: run.to_owned(), what, found, wanted })
+    }
+
+    /// What a run with noise has.
+    pub(crate) fn smoothed(&self) -> Result<&Smoothed, WorkerError> {
+        Ok(self.run.smoothed().map_err(PipelineError::from)?)
+    }
+
+    /// How each query is certified.
+    pub(crate) fn procedure(&self) -> Result<&Procedure, WorkerError> {
+        Ok(&self.smoothed()?.procedure)
+    }
+
+    /// Pilot and certifying samples of a query; none in a run without noise, whose tasks are whole queries.
+    pub(crate) fn counts(&self) -> (u32, u32) {
+        self.run
+            .smoothed()
+            .map_or((0, 0), |smoothed| (smoothed.procedure.pilot.get(), smoothed.procedure.samples.get()))
+    }
+
+    /// What every part of the run carries.
+    pub(crate) fn key(&self) -> RunKey {
+        RunKey { run: self.run.digest(), chunk: self.chunk }
     }
 
     pub(crate) fn broken(&self) -> BrokenPictures {

@@ -7,23 +7,20 @@ use std::sync::Mutex;
 
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::WriteError;
-use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
 use retrievalguard::{NormBound, Samples};
-use retrievalguard_encoder::pipeline::run_files::{Inputs, RUN_FILE, Tables, write_tables};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, StoredRun, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
     Asked, CertifyPlan, CertifyReport, Observer, PipelineError, QueryCertifier, QueryOutcome,
     digest_of_pictures,
 };
 
-use serde_json::Value;
-
 use crate::in_turn::in_turn;
 use crate::manifest::{GALLERY, PARTS, gallery_files};
-use crate::part::Part;
+use crate::part::{Part, RunKey};
 use crate::store::aside;
 use crate::task::{Piece, Task};
-use crate::{Notes, RunManifest, RunStore, WorkerError};
+use crate::{Notes, RunManifest, RunStore, SharedQuery, WorkerError};
 
 /// A merged run.
 pub struct Merged {
@@ -39,21 +36,17 @@ impl Merged {
     /// What another run has left there is not overwritten.
     pub fn write(&self, folder: &Path) -> Result<(), WorkerError> {
         let Self { report, manifest } = self;
-        let described = std::fs::read(folder.join(RUN_FILE)).ok();
-        let described = described.map(|text| serde_json::from_slice::<Value>(&text).ok());
-        if described.is_some_and(|found| found.as_ref() != Some(&report.description)) {
+        if StoredRun::occupant(folder).is_some_and(|found| found != report.description.digest()) {
             return Err(WorkerError::Occupied { path: folder.display().to_string() });
         }
         std::fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
         let skipped: HashSet<&str> = report.skipped.iter().map(|(identity, _)| identity.as_str()).collect();
         let queries = manifest.queries.iter().filter(|query| !skipped.contains(query.identity.as_str()));
-        let pictures = digest_of_pictures(queries.map(|query| {
-            (query.identity.as_str(), query.label.as_str(), query.crop, Some(query.picture.sha256))
-        }));
+        let pictures = digest_of_pictures(queries.map(SharedQuery::described));
         let Notes { places, jsonl, tsv } = manifest.notes.clone();
-        Inputs::new(places, pictures, report).write(folder)?;
-        let tables = Tables { jsonl, tsv, recall_at_k: manifest.procedure.top_k > 1 };
-        Ok(write_tables(folder, report, tables)?)
+        let inputs = Inputs::new(places, pictures, report);
+        let tables = Tables { jsonl, tsv, recall_at_k: manifest.procedure()?.top_k > 1 };
+        Ok(write_run(folder, report, &inputs, tables)?)
     }
 }
 
@@ -63,7 +56,8 @@ pub fn merge(
     threads: NonZeroUsize,
     observer: &dyn Observer,
 ) -> Result<Merged, WorkerError> {
-    let (manifest, key) = RunManifest::read(store)?;
+    let manifest = RunManifest::read(store)?;
+    let key = manifest.key();
     let there = store.list(PARTS)?;
     let missing: Vec<Task> =
         Task::all(&manifest).filter(|task| !there.contains(&task.part_name(&manifest))).collect();
@@ -77,15 +71,15 @@ pub fn merge(
     }
     let gallery = manifest.chunk.map(|_| gallery(store, &manifest)).transpose()?;
     if let Some(gallery) = &gallery {
-        let described = |what| manifest.description.get(what).and_then(Value::as_str);
         let side = QuerySide {
-            sigma: manifest.procedure.sigma,
+            sigma: manifest.procedure()?.sigma,
             dimension: gallery.manifest.dimension,
             norm_bound: gallery.manifest.provenance.norm_bound,
-            model: described("model").and_then(|digest| digest.parse().ok()),
-            contract: described("contract").and_then(|digest| digest.parse().ok()),
+            model: Some(manifest.run.encoder.model),
+            contract: Some(manifest.run.encoder.contract),
         };
         gallery.manifest.check_against(store.address(), &side).map_err(PipelineError::from)?;
+        manifest.check_gallery(store.address(), gallery)?;
     }
     let merging = Merging { store, manifest: &manifest, key, gallery: gallery.as_ref() };
     let total = manifest.queries.len();
@@ -98,11 +92,9 @@ pub fn merge(
     let outcomes = outcomes.into_inner().expect("no holder of this lock can panic");
     let outcomes: Vec<QueryOutcome> = outcomes.into_iter().flatten().collect();
     let plan = CertifyPlan {
-        procedure: manifest.procedure.clone(),
         excluded: manifest.queries.iter().map(|query| query.excluded.clone()).collect(),
-        left_out: manifest.left_out,
         namesakes: manifest.namesakes,
-        description: manifest.description.clone(),
+        description: manifest.run.clone(),
     };
     let queries = manifest.queries.iter().map(|query| (query.identity.as_str(), query.label.as_str()));
     let report = plan.report(queries, outcomes, 0)?;
@@ -128,7 +120,7 @@ fn gallery(store: &RunStore, manifest: &RunManifest) -> Result<GalleryDirectory,
 struct Merging<'a> {
     store: &'a RunStore,
     manifest: &'a RunManifest,
-    key: Digest,
+    key: RunKey,
     gallery: Option<&'a GalleryDirectory>,
 }
 
@@ -149,7 +141,7 @@ impl Merging<'_> {
         }
         let query = &self.manifest.queries[place];
         let asked = Asked { identity: &query.identity, label: &query.label, excluded: &query.excluded };
-        let certifier = QueryCertifier::new(&self.manifest.procedure, gallery);
+        let certifier = QueryCertifier::new(self.manifest.procedure()?, gallery);
         let bound = gallery.manifest.provenance.norm_bound;
         let fault = Mutex::new(None);
         let answer = certifier.answer(&asked, |stage, _| {

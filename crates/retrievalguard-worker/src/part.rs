@@ -1,22 +1,35 @@
 //! What a task leaves: a line that says what it is, and its content.
 
+use std::num::NonZeroU32;
+
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::{Excess, NormBound, Samples};
 use retrievalguard_encoder::pipeline::QueryOutcome;
 use serde::{Deserialize, Serialize};
 
+/// What a part belongs to: the run, as its table will describe it, and how it was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunKey {
+    /// Digest of the run's description.
+    pub(crate) run: Digest,
+    /// Samples of one task.
+    pub(crate) chunk: Option<NonZeroU32>,
+}
+
 /// The first line of a part.
 #[derive(Serialize, Deserialize)]
 struct Header {
-    /// Digest of the run's manifest.
+    /// Digest of the run's description.
     run: Digest,
+    /// Samples of one task, if a task is not a whole query.
+    chunk: Option<NonZeroU32>,
     /// Number of the task.
     task: usize,
     kind: Kind,
     /// Length of an embedding, for samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     dimension: Option<usize>,
-    /// Digest of task, dimension and what follows.
+    /// Digest of everything before it and of what follows.
     sha256: Digest,
 }
 
@@ -28,8 +41,13 @@ enum Kind {
 }
 
 /// What is wrong with any of these shows.
-fn digest(task: usize, dimension: Option<usize>, content: &[u8]) -> Digest {
-    let head = format!("{task} {}\n", dimension.unwrap_or(0));
+fn digest(key: RunKey, task: usize, kind: Kind, dimension: Option<usize>, content: &[u8]) -> Digest {
+    let chunk = key.chunk.map_or(0, NonZeroU32::get);
+    let kind = match kind {
+        Kind::Outcome => "outcome",
+        Kind::Samples => "samples",
+    };
+    let head = format!("{} {chunk} {task} {kind} {}\n", key.run, dimension.unwrap_or(0));
     Digest::of_bytes(&[head.as_bytes(), content].concat())
 }
 
@@ -43,7 +61,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) fn encode(&self, run: Digest, task: usize) -> Vec<u8> {
+    pub(crate) fn encode(&self, key: RunKey, task: usize) -> Vec<u8> {
         let (kind, dimension, content) = match self {
             Self::Outcome(outcome) => {
                 (Kind::Outcome, None, serde_json::to_vec(outcome).expect("an outcome is strings and numbers"))
@@ -54,8 +72,9 @@ impl Part {
                 values.iter().flat_map(|value| value.to_le_bytes()).collect(),
             ),
         };
-        let sha256 = digest(task, dimension, &content);
-        let header = Header { run, task, kind, dimension, sha256 };
+        let sha256 = digest(key, task, kind, dimension, &content);
+        let RunKey { run, chunk } = key;
+        let header = Header { run, chunk, task, kind, dimension, sha256 };
         let mut bytes = serde_json::to_vec(&header).expect("a header is strings and numbers");
         bytes.push(b'\n');
         bytes.extend(content);
@@ -63,18 +82,23 @@ impl Part {
     }
 
     /// Takes nothing that another run, another task or a fault may have left.
-    pub(crate) fn decode(bytes: &[u8], run: Digest, task: usize) -> Result<Self, String> {
+    pub(crate) fn decode(bytes: &[u8], key: RunKey, task: usize) -> Result<Self, String> {
         let end = bytes.iter().position(|&byte| byte == b'\n').ok_or("it has no first line")?;
         let header: Header = serde_json::from_slice(&bytes[..end])
             .map_err(|error| format!("its first line is no header: {error}"))?;
         let content = &bytes[end + 1..];
-        if header.run != run {
-            return Err(format!("it belongs to run {:.16}…, wanted {run:.16}…", header.run));
+        if header.run != key.run {
+            return Err(format!("it belongs to run {:.16}…, wanted {:.16}…", header.run, key.run));
+        }
+        if header.chunk != key.chunk {
+            let shown = |chunk: Option<NonZeroU32>| chunk.map_or("no".to_owned(), |chunk| chunk.to_string());
+            let (found, wanted) = (shown(header.chunk), shown(key.chunk));
+            return Err(format!("it is of a run with {found} samples per task, wanted {wanted}"));
         }
         if header.task != task {
             return Err(format!("it is that of task {}, wanted {task}", header.task));
         }
-        if header.sha256 != digest(task, header.dimension, content) {
+        if header.sha256 != digest(key, task, header.kind, header.dimension, content) {
             return Err("its content was changed or cut off".to_owned());
         }
         match (header.kind, header.dimension) {
@@ -117,7 +141,9 @@ mod tests {
 
     #[test]
     fn a_part_comes_back_as_it_was_and_for_its_task_alone() {
-        let (run, other) = (Digest::of_bytes(b"run"), Digest::of_bytes(b"another"));
+        let run = RunKey { run: Digest::of_bytes(b"run"), chunk: NonZeroU32::new(9) };
+        let other = RunKey { run: Digest::of_bytes(b"another"), ..run };
+        let cut = RunKey { chunk: NonZeroU32::new(8), ..run };
         let parts = [
             Part::Samples { dimension: 3, values: vec![0.1, -0.2, 0.3, f32::MIN_POSITIVE, 0.0, 0.5] },
             Part::Outcome(QueryOutcome::Skipped("broken\nin two lines".to_owned())),
@@ -126,6 +152,7 @@ mod tests {
             let bytes = part.encode(run, 7);
             assert_eq!(Part::decode(&bytes, run, 7).as_ref(), Ok(&part));
             assert!(Part::decode(&bytes, other, 7).unwrap_err().contains("belongs to run"));
+            assert!(Part::decode(&bytes, cut, 7).unwrap_err().contains("9 samples per task, wanted 8"));
             assert!(Part::decode(&bytes, run, 8).unwrap_err().contains("task 7"));
             for length in 0..bytes.len() {
                 assert!(Part::decode(&bytes[..length], run, 7).is_err(), "{length} of {}", bytes.len());

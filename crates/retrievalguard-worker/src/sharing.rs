@@ -4,13 +4,13 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use retrievalguard::Excess;
 use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::sealed::seal;
 use retrievalguard_encoder::dataset::{BrokenPictures, PictureSource, Record};
 use retrievalguard_encoder::pipeline::{CertifyPlan, CertifyRequest, Observer};
 
 use crate::manifest::{
-    CONTRACT, GALLERY, GALLERY_FILES, MANIFEST, MODEL, RUN_FORMAT, TOOL, picture_name, record,
+    CONTRACT, GALLERY, GALLERY_FILES, MANIFEST, MODEL, SHARED_FORMAT, picture_name, record,
 };
 use crate::store::aside;
 use crate::task::Task;
@@ -57,16 +57,10 @@ pub fn share(
         });
     }
     let manifest = RunManifest {
-        format: RUN_FORMAT,
-        tool: TOOL.to_owned(),
-        procedure: plan.procedure,
-        seed: request.seed,
-        project: request.excess == Excess::Project,
+        format: SHARED_FORMAT,
+        run: plan.description,
         skip_broken: request.broken == BrokenPictures::Skip,
         chunk: sharing.chunk,
-        engine: request.embedder.report().to_string(),
-        description: plan.description,
-        left_out: plan.left_out,
         namesakes: plan.namesakes,
         notes: sharing.notes,
         model: record(&model),
@@ -74,8 +68,7 @@ pub fn share(
         gallery: gallery.iter().map(|(_, bytes)| record(bytes)).collect(),
         queries,
     };
-    let mut text = serde_json::to_vec_pretty(&manifest).expect("a manifest is strings and numbers");
-    text.push(b'\n');
+    let text = seal(&manifest).expect("a manifest is strings and numbers").into_bytes();
     match store.get(MANIFEST)? {
         Some(found) if found == text => return Ok(Task::count(&manifest)),
         // Parts of one run are nothing to another.

@@ -46,7 +46,7 @@ impl Task {
     pub(crate) fn per_query(manifest: &RunManifest) -> usize {
         match manifest.chunk {
             None => 1,
-            Some(chunk) => 1 + manifest.procedure.samples.get().div_ceil(chunk.get()) as usize,
+            Some(chunk) => 1 + manifest.counts().1.div_ceil(chunk.get()) as usize,
         }
     }
 
@@ -55,11 +55,11 @@ impl Task {
         let (query, place) = (number / per_query, number % per_query);
         let piece = match (manifest.chunk, place) {
             (None, _) => Piece::Answer,
-            (Some(_), 0) => Piece::Samples { stage: Stage::Pilot, range: 0..manifest.procedure.pilot.get() },
+            (Some(_), 0) => Piece::Samples { stage: Stage::Pilot, range: 0..manifest.counts().0 },
             (Some(chunk), place) => {
                 // At most the number of samples, which is a u32.
                 let start = (place as u32 - 1) * chunk.get();
-                let end = start.saturating_add(chunk.get()).min(manifest.procedure.samples.get());
+                let end = start.saturating_add(chunk.get()).min(manifest.counts().1);
                 Piece::Samples { stage: Stage::Certify, range: start..end }
             }
         };

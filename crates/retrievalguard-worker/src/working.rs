@@ -16,10 +16,11 @@ use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::pipeline::{
     Asked, Observer, QueryCertifier, QueryOutcome, check_gallery, input_values,
 };
+use retrievalguard_encoder::run::EncoderDescription;
 
 use crate::in_turn::in_turn;
 use crate::manifest::{CONTRACT, GALLERY, GALLERY_FILES, MODEL, PARTS, checked, gallery_files, picture_name};
-use crate::part::Part;
+use crate::part::{Part, RunKey};
 use crate::task::{Assignment, Piece, Task};
 use crate::{RunManifest, RunStore, WorkerError};
 
@@ -52,12 +53,7 @@ struct Tools {
 }
 
 impl Tools {
-    fn open(
-        store: &RunStore,
-        manifest: &RunManifest,
-        key: Digest,
-        options: &WorkerOptions,
-    ) -> Result<Self, WorkerError> {
+    fn open(store: &RunStore, manifest: &RunManifest, options: &WorkerOptions) -> Result<Self, WorkerError> {
         let whole = manifest.chunk.is_none();
         let folder = match store.directory() {
             // What lies in a directory is used where it is, once it was looked at.
@@ -69,37 +65,34 @@ impl Tools {
                 }
                 directory.to_owned()
             }
-            None => fetch(store, manifest, key, options, whole)?,
+            None => fetch(store, manifest, options, whole)?,
         };
         let contract = Contract::read(&folder.join(CONTRACT))?;
         // Whoever asks for no engine gets the run's, which is the only one that will do.
-        let own = manifest.engine.split(' ').next().and_then(|word| word.parse().ok());
+        let wanted = &manifest.run.encoder;
+        let own = wanted.engine.split(' ').next().and_then(|word| word.parse().ok());
         let engine = EngineOptions { engine: options.engine.engine.or(own), ..options.engine.clone() };
         let embedder = OnnxEmbedder::open(&folder.join(MODEL), contract, &engine)?;
-        let found = embedder.report().to_string();
-        if found != manifest.engine {
-            let (run, wanted) = (store.address().to_owned(), manifest.engine.clone());
-            return Err(WorkerError::Engine { run, found, wanted });
+        let found = EncoderDescription::new(&embedder);
+        if found.engine != wanted.engine {
+            let (run, wanted) = (store.address().to_owned(), wanted.engine.clone());
+            return Err(WorkerError::Engine { run, found: found.engine, wanted });
         }
-        for (what, found) in
-            [("model", embedder.facts().hash.clone()), ("contract", embedder.contract().hash())]
+        for (what, found, wanted) in
+            [("model", found.model, wanted.model), ("contract", found.contract, wanted.contract)]
         {
-            if manifest.description.get(what).and_then(serde_json::Value::as_str) != Some(&found) {
-                let wanted = format!("of one mind: its description says another {what} than {found}");
-                return Err(WorkerError::Manifest { run: store.address().to_owned(), wanted });
+            if found != wanted {
+                return Err(WorkerError::Other { run: store.address().to_owned(), what, found, wanted });
             }
         }
-        let found = serde_json::to_value(embedder.check()).unwrap_or_default();
-        if manifest.description.get("encoder_check") != Some(&found) {
-            let wanted = format!(
-                "of one mind: it was not written for an encoder that runs here as {}",
-                embedder.check()
-            );
+        if found.encoder_check != wanted.encoder_check {
+            let wanted = format!("one for an encoder that runs here as {}", embedder.check());
             return Err(WorkerError::Manifest { run: store.address().to_owned(), wanted });
         }
         let gallery = whole.then(|| GalleryDirectory::read(&folder.join(GALLERY))).transpose()?;
         if let Some(gallery) = &gallery {
-            check_gallery(gallery, store.address(), &embedder, manifest.procedure.sigma)?;
+            check_gallery(gallery, store.address(), &embedder, manifest.procedure()?.sigma)?;
+            manifest.check_gallery(store.address(), gallery)?;
         }
         Ok(Self { embedder, gallery })
     }
@@ -109,12 +102,11 @@ impl Tools {
 fn fetch(
     store: &RunStore,
     manifest: &RunManifest,
-    key: Digest,
     options: &WorkerOptions,
     whole: bool,
 ) -> Result<PathBuf, WorkerError> {
     let root = options.cache.clone().unwrap_or_else(std::env::temp_dir);
-    let folder = root.join(format!("retrievalguard-run-{key:.16}"));
+    let folder = root.join(format!("retrievalguard-run-{:.16}", manifest.run.digest()));
     let mut files = vec![(MODEL.to_owned(), manifest.model), (CONTRACT.to_owned(), manifest.contract)];
     if whole {
         let names = GALLERY_FILES.iter().map(|name| format!("{GALLERY}/{name}"));
@@ -146,7 +138,7 @@ pub struct Unfinished {
 
 /// Which tasks of an assignment have no part yet.
 pub fn unfinished(store: &RunStore, assignment: &Assignment) -> Result<Unfinished, WorkerError> {
-    let (manifest, _) = RunManifest::read(store)?;
+    let manifest = RunManifest::read(store)?;
     let total = Task::count(&manifest);
     let numbers = assignment.numbers(total, Task::per_query(&manifest));
     let assigned = numbers.len();
@@ -184,7 +176,7 @@ pub fn work(
 pub struct Worker {
     store: RunStore,
     manifest: RunManifest,
-    key: Digest,
+    key: RunKey,
     tools: Tools,
     batch: NonZeroUsize,
 }
@@ -192,8 +184,9 @@ pub struct Worker {
 impl Worker {
     /// Reads the run's manifest and opens its encoder and gallery.
     pub fn open(store: RunStore, options: &WorkerOptions) -> Result<Self, WorkerError> {
-        let (manifest, key) = RunManifest::read(&store)?;
-        let tools = Tools::open(&store, &manifest, key, options)?;
+        let manifest = RunManifest::read(&store)?;
+        let key = manifest.key();
+        let tools = Tools::open(&store, &manifest, options)?;
         Ok(Self { store, manifest, key, tools, batch: options.batch })
     }
 
@@ -229,8 +222,9 @@ impl Worker {
         };
         let pixels = input_values(contract, &query.identity, prepared)?;
         let picture = Picture { identity: &query.identity, pixels: &pixels };
-        let smoother = Smoother::new(embedder, manifest.procedure.sigma, manifest.seed)
-            .excess(manifest.excess())
+        let smoothed = manifest.smoothed()?;
+        let smoother = Smoother::new(embedder, smoothed.procedure.sigma, smoothed.seed)
+            .excess(smoothed.excess())
             .batch(self.batch);
         match (&task.piece, &self.tools.gallery) {
             (Piece::Samples { stage, range }, _) => {
@@ -241,7 +235,7 @@ impl Worker {
             (Piece::Answer, Some(gallery)) => {
                 let asked =
                     Asked { identity: &query.identity, label: &query.label, excluded: &query.excluded };
-                let certifier = QueryCertifier::new(&manifest.procedure, gallery);
+                let certifier = QueryCertifier::new(&smoothed.procedure, gallery);
                 let answer =
                     certifier.answer(&asked, |stage, range| Ok(smoother.samples(&picture, stage, range)?))?;
                 Ok(Part::Outcome(QueryOutcome::Done(answer)))

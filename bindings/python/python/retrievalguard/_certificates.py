@@ -553,18 +553,22 @@ class Certificates(AbstractSequence[Certificate]):
         Parameters
         ----------
         path : path_like
-            Parquet, or JSON lines if it ends in ``.jsonl``.
+            Parquet, or JSON lines if it ends in ``.jsonl``; their record, by which they are read again, is written
+            beside them as ``.jsonl.json``.
         """
         _native.write_certificates(os.fspath(path), self._columns)
 
 
-def read_certificates(path: PathLike) -> Certificates:
-    """Reads a table of certificates.
+def read_certificates(path: PathLike, *, unverified: bool = False) -> Certificates:
+    """Reads a table of certificates and holds it against the digest that was written with it.
 
     Parameters
     ----------
     path : path_like
-        ``certificates.parquet``, a ``.jsonl`` file, or the directory of a run.
+        ``certificates.parquet``, a ``.jsonl`` file with its record beside it, or the directory of a run.
+    unverified : bool
+        Whether to read a table that comes without a digest, as those of earlier versions and of other programs do.
+        One whose digest is there and wrong is refused all the same.
 
     Returns
     -------
@@ -582,4 +586,4 @@ def read_certificates(path: PathLike) -> Certificates:
     place = os.fspath(path)
     if os.path.isdir(place):
         place = os.path.join(place, "certificates.parquet")
-    return Certificates(_native.read_certificates(place))
+    return Certificates(_native.read_certificates(place, unverified))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, Iterable, Literal, Optional, Sequence, Union, overload
 
@@ -337,15 +336,8 @@ def _table(rows: list[dict[str, Certificate]], names: tuple[str, ...], settings:
             }
             for name in names
         ],
-        "run": json.dumps(
-            {
-                "command": "certify",
-                "sigma": settings["sigma"],
-                "alpha": settings["alpha"],
-                "certificates": list(names),
-                "top_k": settings["top_k"],
-                "target_radius": settings["target_radius"],
-            }
+        "run": _native.describe_arrays(
+            settings["sigma"], settings["alpha"], list(names), settings["top_k"], settings["target_radius"]
         ),
     }
     return Certificates(columns, rows)

@@ -140,7 +140,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         slopes,
         gallery: &stored,
         plain_gallery: plain_gallery.as_ref(),
-        sigma: run.description.sigma,
+        sigma: run.smoothed.procedure.sigma,
         seed: arguments.seed,
         effort: Effort {
             steps: arguments.steps,
@@ -156,7 +156,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
             refinements: arguments.refinements,
             seed: judge_seed,
         },
-        excess: run.description.excess(),
+        excess: run.smoothed.excess(),
         threads: arguments.engine.threads(),
     };
     let progress = Progress::new("attacking");
@@ -166,7 +166,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     if found.resumed > 0 {
         tell(format_args!("{} queries were done before and were not attacked again", found.resumed));
     }
-    let (alpha, asked) = (run.description.alpha, run.table.rows().len());
+    let (alpha, asked) = (run.smoothed.procedure.alpha, run.table.rows().len());
     report::write(&request, (alpha, run.table_digest), &found.results, folder)?;
     report::show(&request, (alpha, asked), &found.results, &folder.join(ATTACK_FILE), out)
 }

@@ -19,7 +19,7 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Embedder, NormBound, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, Tables, used, write_tables};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, Tables, used, write_run};
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery, contract_difference,
     data_set_digest,
@@ -195,8 +195,8 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     progress.finish();
     let report = result?;
     let places = Places::new(own_command(), described, gallery, model, arguments.contract.as_deref())?;
-    Inputs::new(places, data_set_digest(&used(&records, &report)), &report).write(&arguments.out)?;
-    write_tables(&arguments.out, &report, tables)?;
+    let inputs = Inputs::new(places, data_set_digest(&used(&records, &report)), &report);
+    write_run(&arguments.out, &report, &inputs, tables)?;
     log_run(&arguments.out, &request, &report, started)?;
     tell_resumed(&report);
     tell_left_out(&report);

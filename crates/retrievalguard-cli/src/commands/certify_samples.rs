@@ -76,7 +76,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         bail!("--samples-file, --gallery-file and --gallery-labels are wanted together")
     };
     let Some(sigma) = arguments.sigma else { bail!("--sigma is wanted with --samples-file") };
-    let gallery = import_npy(gallery_file, gallery_labels, None, Metric::Euclidean)?.gallery;
+    let gallery = import_npy(gallery_file, gallery_labels, None, Some(Metric::Euclidean))?.gallery;
     let samples = read(samples_file)?;
     let pilots = files.pilot_file.as_deref().map(read).transpose()?;
     if let (Some(pilots), Some(pilot_file)) = (&pilots, &files.pilot_file)

@@ -18,9 +18,7 @@ use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma};
 use retrievalguard_encoder::catalogue::{Catalogue, Part};
 use retrievalguard_encoder::dataset::{Boxes, BrokenPictures, DatasetOptions, Format, Record, open};
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::pipeline::run_files::{
-    Inputs, Places as InputPlaces, Tables, used, write_tables,
-};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, Places as InputPlaces, Tables, used, write_run};
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, certify, data_set_digest, index,
 };
@@ -156,8 +154,9 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     let report = result?;
     let described = (&*places.part(Part::Queries), Format::ImageFolder.name(), Boxes::Usual);
     let lay = InputPlaces::new(own_command(), described, &places.gallery, &places.encoder, None)?;
-    Inputs::new(lay, data_set_digest(&used(&queries, &report)), &report).write(&places.certificates)?;
-    write_tables(&places.certificates, &report, Tables { jsonl: true, tsv: false, recall_at_k: false })?;
+    let inputs = Inputs::new(lay, data_set_digest(&used(&queries, &report)), &report);
+    let tables = Tables { jsonl: true, ..Tables::default() };
+    write_run(&places.certificates, &report, &inputs, tables)?;
     log_run(&places.certificates, &request, &report, started)?;
     tell_resumed(&report);
     show(arguments, &places, &report, &queries, out)

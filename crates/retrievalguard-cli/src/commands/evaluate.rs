@@ -1,17 +1,18 @@
 //! `retrievalguard evaluate`: certificates in, certified recall and its kin out.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::bail;
 use retrievalguard::Alpha;
 use retrievalguard::certificate::{CertificateName, Radius, round_down};
 use retrievalguard::evaluation::{Guarantee, Summary};
-use retrievalguard_encoder::pipeline::run_files::{RUN_FILE, RUN_KEY};
-use retrievalguard_encoder::table::ResultTable;
+use retrievalguard_encoder::run::TableDescription;
+use retrievalguard_encoder::table::{ResultTable, StoredTable, Unverified};
 use serde_json::{Value, json};
 
 use super::certify::tell_misretrieved;
+use crate::progress::tell;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -27,6 +28,9 @@ pub(crate) struct EvaluateArgs {
     /// Failure probability of the certificates, if the table does not say
     #[arg(long)]
     alpha: Option<Alpha>,
+    /// Read a table that comes without a digest, as those of earlier versions and of other programs do
+    #[arg(long)]
+    unverified: bool,
     /// The certificates were computed at alpha divided by the number of queries, so all hold at once
     #[arg(long)]
     simultaneous: bool,
@@ -55,11 +59,23 @@ impl std::str::FromStr for Radii {
 }
 
 pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let (table, run) = read(&arguments.table)?;
-    let found = run.as_ref().and_then(|run| run["alpha"].as_f64());
+    let unverified = if arguments.unverified { Unverified::Accept } else { Unverified::Refuse };
+    let StoredTable { table, run, described, verified } = ResultTable::read(&arguments.table, unverified)?;
+    if !verified {
+        tell(format_args!(
+            "note: `{}` comes without a digest, so nothing tells whether it was changed",
+            arguments.table.display()
+        ));
+    }
+    let old = || described.as_ref().and_then(|run| Alpha::new(run["alpha"].as_f64()?).ok());
+    let found = run.as_ref().map_or_else(old, TableDescription::alpha);
     let alpha = match (arguments.alpha, found) {
+        (Some(alpha), Some(found)) if verified && alpha != found => bail!(
+            "--alpha is {alpha}, the certificates of `{}` were computed at {found}",
+            arguments.table.display()
+        ),
         (Some(alpha), _) => alpha,
-        (None, Some(alpha)) => Alpha::new(alpha)?,
+        (None, Some(alpha)) => alpha,
         (None, None) => bail!("`{}` does not say its alpha, wanted --alpha", arguments.table.display()),
     };
     let guarantee = if arguments.simultaneous {
@@ -89,7 +105,8 @@ pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Resu
             "guarantee": guarantee,
             "expected_wrong_at_most": guarantee.expected_failures(u32::try_from(table.rows().len())?),
             "certificates": certificates,
-            "run": run,
+            "run": described,
+            "verified": verified,
         });
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
     } else if arguments.csv {
@@ -124,22 +141,6 @@ pub(super) fn summaries(
             Ok((name, Summary::new(&verdicts, guarantee)?))
         })
         .collect()
-}
-
-/// The table, and what its metadata says about the run.
-fn read(path: &Path) -> anyhow::Result<(ResultTable, Option<Value>)> {
-    if path.extension().is_some_and(|ending| ending == "jsonl") {
-        let run = std::fs::read(path.with_file_name(RUN_FILE)).ok();
-        let run = run.and_then(|text| serde_json::from_slice(&text).ok());
-        return Ok((ResultTable::read_json_lines(path)?, run));
-    }
-    if path.extension().is_none_or(|ending| ending != "parquet") {
-        bail!("`{}` is not a table of certificates, wanted a .parquet or .jsonl file", path.display());
-    }
-    let table = ResultTable::read_parquet(path)?;
-    let metadata = ResultTable::read_metadata(path)?;
-    let run = metadata.iter().find(|(key, _)| key == RUN_KEY);
-    Ok((table, run.and_then(|(_, text)| serde_json::from_str(text).ok())))
 }
 
 /// Eleven radii from zero to just below the largest finite one.

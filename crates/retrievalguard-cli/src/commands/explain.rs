@@ -50,12 +50,12 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
     let stored = run.gallery()?;
     let gallery = &stored.gallery;
     let embedder = run.encoder(&arguments.engine)?;
-    let description = &run.description;
+    let (smoothed, description) = (&run.smoothed, &run.smoothed.procedure);
     let record = run.records()?.swap_remove(position);
     let pixels = pixels_of(&record, &embedder)?;
     let picture = Picture { identity: &record.identity, pixels: &pixels };
-    let smoother = Smoother::new(&embedder, description.sigma, description.seed)
-        .excess(description.excess())
+    let smoother = Smoother::new(&embedder, description.sigma, smoothed.seed)
+        .excess(smoothed.excess())
         .batch(arguments.engine.batch)
         .threads(arguments.engine.threads());
     let mut certifier = Certifier::new(gallery, description.sigma, description.alpha);
@@ -151,7 +151,7 @@ fn compare(
 ) -> anyhow::Result<Repeated> {
     let cell = row.certificates[&outcome.name];
     let same = cell.verdict == outcome.verdict;
-    if embedder.report().to_string() != run.description.engine {
+    if embedder.report().to_string() != run.description.encoder.engine {
         run.tell_engine(embedder);
         // A radius that comes out to the last bit came from the same numbers; an abstention shows nothing of the kind.
         let exactly = same && cell.verdict.radius().is_some();
@@ -180,7 +180,7 @@ fn print(run: &RunDirectory, row: &ResultRow, outcome: &Outcome, out: &mut dyn W
         Some(rule) => writeln!(out, "certificate   {}, {rule}", outcome.name)?,
         None => writeln!(out, "certificate   {}", outcome.name)?,
     }
-    let (alpha, sigma) = (run.description.alpha, run.description.sigma);
+    let (alpha, sigma) = (run.smoothed.procedure.alpha, run.smoothed.procedure.sigma);
     match outcome.verdict {
         Verdict::Certified { radius: Radius::Unbounded } => {
             writeln!(out, "verdict       certified: no perturbation of any size changes the label")?;

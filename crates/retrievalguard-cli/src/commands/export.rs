@@ -9,9 +9,6 @@ use clap::ArgGroup;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard_encoder::table::gallery_file::{export_clip_retrieval, export_npy, export_parquet};
 
-/// Key of the gallery's manifest in the metadata of an exported Parquet file.
-pub(super) const MANIFEST_KEY: &str = "retrievalguard.gallery";
-
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
@@ -43,21 +40,21 @@ pub(crate) struct ExportArgs {
 
 pub(super) fn run(arguments: &ExportArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let stored = GalleryDirectory::read(&arguments.gallery)?;
+    let provenance = &stored.manifest.provenance;
     let paths: Vec<Option<String>> = (0..stored.gallery.len())
         .map(|row| stored.picture_path(row).map(|path| path.display().to_string()))
         .collect();
     if let Some(vectors) = &arguments.npy {
         let Some(labels) = &arguments.labels else { bail!("--npy was given without --labels, wanted both") };
-        export_npy(&stored.gallery, vectors, labels, arguments.identities.as_deref())?;
+        export_npy(&stored.gallery, vectors, labels, arguments.identities.as_deref(), provenance)?;
         writeln!(out, "{}", vectors.display())?;
     }
     if let Some(path) = &arguments.parquet {
-        let manifest = serde_json::to_string(&stored.manifest)?;
-        export_parquet(path, &stored.gallery, &paths, &[(MANIFEST_KEY.to_owned(), manifest)])?;
+        export_parquet(path, &stored.gallery, &paths, provenance)?;
         writeln!(out, "{}", path.display())?;
     }
     if let Some(folder) = &arguments.clip_retrieval {
-        export_clip_retrieval(folder, &stored.gallery, &paths, arguments.shard_items)?;
+        export_clip_retrieval(folder, &stored.gallery, &paths, arguments.shard_items, provenance)?;
         writeln!(out, "{}", folder.display())?;
     }
     Ok(())

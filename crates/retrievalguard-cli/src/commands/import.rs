@@ -1,14 +1,14 @@
 //! `retrievalguard import`: a gallery made elsewhere becomes one of ours.
 
+use std::fmt::Display;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::ArgGroup;
 use retrievalguard::gallery::Metric;
-use retrievalguard::storage::manifest::{GalleryDirectory, GalleryManifest, Provenance};
+use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
 use retrievalguard::{NormBound, Sigma};
-use retrievalguard_encoder::table::ResultTable;
 use retrievalguard_encoder::table::gallery_file::{import_clip_retrieval, import_npy, import_parquet};
 
 #[derive(clap::Args, Debug)]
@@ -39,9 +39,9 @@ pub(crate) struct ImportArgs {
     /// Directory to write the gallery to
     #[arg(long, value_name = "DIR")]
     gallery: PathBuf,
-    /// Norm bound of the encoder that made the vectors
-    #[arg(long, default_value = "1")]
-    norm_bound: NormBound,
+    /// Norm bound of the encoder that made the vectors; 1 if nothing is known
+    #[arg(long)]
+    norm_bound: Option<NormBound>,
     /// Noise level that the vectors were smoothed with, if they were
     #[arg(long)]
     sigma: Option<Sigma>,
@@ -54,7 +54,7 @@ pub(crate) struct ImportArgs {
 }
 
 pub(super) fn run(arguments: &ImportArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let metric = if arguments.cosine { Metric::Cosine } else { Metric::Euclidean };
+    let metric = arguments.cosine.then_some(Metric::Cosine);
     let imported = if let Some(vectors) = &arguments.npy {
         let Some(labels) = &arguments.labels else { bail!("--npy was given without --labels, wanted both") };
         import_npy(vectors, labels, arguments.identities.as_deref(), metric)?
@@ -65,12 +65,29 @@ pub(super) fn run(arguments: &ImportArgs, out: &mut dyn Write) -> anyhow::Result
     } else {
         bail!("nothing to import, wanted --npy, --parquet or --clip-retrieval")
     };
-    // What an export of ours says about itself is kept; what is given by hand comes first.
-    let known = arguments.parquet.as_deref().and_then(exported);
-    let mut provenance =
-        known.map_or_else(|| Provenance::unknown(arguments.norm_bound), |manifest| manifest.provenance);
-    provenance.sigma = arguments.sigma.or(provenance.sigma);
-    provenance.samples = arguments.samples.or(provenance.samples);
+    let provenance = match imported.provenance {
+        // What an export of ours says about itself is kept, and not contradicted.
+        Some(known) => {
+            let norm_bound = arguments.norm_bound.filter(|&bound| bound != known.norm_bound);
+            refuse("--norm-bound", norm_bound, known.norm_bound)?;
+            if let Some(sigma) = known.sigma {
+                refuse("--sigma", arguments.sigma.filter(|&asked| asked != sigma), sigma)?;
+            }
+            if let Some(samples) = known.samples {
+                refuse("--samples", arguments.samples.filter(|&asked| asked != samples), samples)?;
+            }
+            Provenance {
+                sigma: known.sigma.or(arguments.sigma),
+                samples: known.samples.or(arguments.samples),
+                ..known
+            }
+        }
+        None => Provenance {
+            sigma: arguments.sigma,
+            samples: arguments.samples,
+            ..Provenance::unknown(arguments.norm_bound.unwrap_or(NormBound::UNIT))
+        },
+    };
     let manifest =
         GalleryDirectory::write(&arguments.gallery, &imported.gallery, &imported.paths, provenance)?;
     writeln!(
@@ -83,9 +100,10 @@ pub(super) fn run(arguments: &ImportArgs, out: &mut dyn Write) -> anyhow::Result
     Ok(())
 }
 
-/// The manifest that `export --parquet` put into the file's metadata, if it is one of ours.
-fn exported(path: &Path) -> Option<GalleryManifest> {
-    let metadata = ResultTable::read_metadata(path).ok()?;
-    let (_, text) = metadata.into_iter().find(|(key, _)| key == super::export::MANIFEST_KEY)?;
-    serde_json::from_str(&text).ok()
+/// Says that a flag contradicts what the files say of themselves, if it does.
+fn refuse(flag: &str, asked: Option<impl Display>, known: impl Display) -> anyhow::Result<()> {
+    match asked {
+        Some(asked) => bail!("{flag} is {asked}, the export says {known}; wanted none beside it"),
+        None => Ok(()),
+    }
 }

@@ -12,16 +12,16 @@ use retrievalguard::certificate::Radius;
 use retrievalguard::gallery::Metric;
 use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard::storage::manifest::{GalleryDirectory, SeedRecord};
+use retrievalguard::storage::sealed::{SealError, unseal};
 use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, open};
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::run_files::TABLE_FILE;
 use retrievalguard_encoder::pipeline::{data_set_digest, input_values};
 use retrievalguard_encoder::table::ResultRow;
-use retrievalguard_report::attack::Attack;
+use retrievalguard_report::attack::{Attack, AttackFileError};
 use retrievalguard_report::picture::{SIDE, Thumbnail};
 use retrievalguard_report::report::{CommandLine, Facts, GalleryFacts, Report, RowPictures, headline};
-use serde_json::Value;
 
 use super::quoted;
 use super::run_directory::{ATTACK_FILE, LOG_FILE, RunDirectory};
@@ -103,8 +103,16 @@ fn read_attack(folder: &Path, run: &RunDirectory, notes: &mut Vec<String>) -> an
         return Ok(None);
     }
     let text = fs::read(&path).with_context(|| format!("`{}` cannot be read", path.display()))?;
-    let attack: Attack = serde_json::from_slice(&text)
-        .with_context(|| format!("`{}` does not say what attacks found", path.display()))?;
+    let attack = match Attack::parse(&text) {
+        Err(AttackFileError::Seal(SealError::Unsealed)) => {
+            notes.push(format!(
+                "Attacks are not shown: `{}` holds no digest of itself, as none did before; attack the run again.",
+                path.display()
+            ));
+            return Ok(None);
+        }
+        other => other.with_context(|| format!("`{}` cannot be shown", path.display()))?,
+    };
     let (table, wanted) = (folder.join(TABLE_FILE), run.table_digest);
     if attack.table != Some(wanted) {
         let found = attack.table.map_or("no table".to_owned(), |found| format!("the table {found:.16}…"));
@@ -135,8 +143,8 @@ fn contract(run: &RunDirectory) -> anyhow::Result<Contract> {
         Some(path) => Contract::read(path)?,
         None => Contract::for_model(model)?,
     };
-    let (found, wanted) = (contract.hash(), &run.description.contract);
-    if found != *wanted {
+    let (found, wanted) = (contract.hash(), run.description.encoder.contract.to_string());
+    if found != wanted {
         bail!("the contract of `{}` has changed since the run: {found}, wanted {wanted}", model.display());
     }
     Ok(contract)
@@ -204,7 +212,7 @@ impl Album<'_> {
     ) -> anyhow::Result<Thumbnail> {
         let prepared = contract.preparation().apply(&record.identity, picture)?;
         let values = input_values(contract, &record.identity, prepared)?;
-        Ok(Thumbnail::perturbed(&record.identity, &values, contract, radius, self.run.description.seed)?)
+        Ok(Thumbnail::perturbed(&record.identity, &values, contract, radius, self.run.smoothed.seed)?)
     }
 
     fn item(&self, gallery: &GalleryDirectory, identity: &str) -> Option<Thumbnail> {
@@ -221,7 +229,7 @@ impl Album<'_> {
 /// When the run was finished last, if its log says so.
 fn finished(folder: &Path) -> Option<u64> {
     let text = fs::read_to_string(folder.join(LOG_FILE)).ok()?;
-    let line: Value = serde_json::from_str(text.lines().last()?).ok()?;
+    let line = unseal(text.lines().last()?.as_bytes()).ok()?;
     line["finished_unix_seconds"].as_u64()
 }
 
@@ -231,27 +239,26 @@ fn facts(
     gallery: Option<&GalleryDirectory>,
     contract: Option<&Contract>,
 ) -> Facts {
-    let description = &run.description;
-    let word = |key: &str| run.described[key].as_str().unwrap_or("unknown").to_owned();
+    let (description, smoothed) = (&run.description, &run.smoothed);
+    let procedure = &smoothed.procedure;
     let digests = [
-        ("model", "model"),
-        ("contract", "contract"),
-        ("gallery vectors", "gallery_vectors"),
-        ("gallery items", "gallery_items"),
-        ("queries", "queries"),
-        ("rows that queries did not see", "excluded_rows"),
+        ("model", description.encoder.model),
+        ("contract", description.encoder.contract),
+        ("gallery", description.gallery.digest),
+        ("queries", description.queries),
+        ("rows that queries did not see", description.excluded_rows),
     ];
     Facts {
-        alpha: description.alpha,
-        pilot: description.pilot,
-        samples: description.samples,
-        left_out: run.described["leave_one_out"].as_u64().unwrap_or(0),
-        target_radius: description.target_radius,
-        seed: word("seed"),
-        engine: description.engine.clone(),
-        tool: word("tool"),
+        alpha: procedure.alpha,
+        pilot: procedure.pilot,
+        samples: procedure.samples,
+        left_out: description.leave_one_out as u64,
+        target_radius: procedure.target_radius,
+        seed: String::from(smoothed.seed),
+        engine: description.encoder.engine.clone(),
+        tool: description.tool.clone(),
         finished,
-        digests: digests.map(|(name, key)| (name.to_owned(), word(key))).to_vec(),
+        digests: digests.map(|(name, digest)| (name.to_owned(), digest.to_string())).to_vec(),
         gallery: gallery.map(|stored| GalleryFacts {
             items: stored.manifest.items,
             dimension: stored.manifest.dimension,

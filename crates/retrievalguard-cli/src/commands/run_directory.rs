@@ -1,7 +1,7 @@
 //! What a run of certificates leaves in its directory, and how later commands take it up again.
 
 use std::collections::HashMap;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 use std::time::{Instant, SystemTime};
@@ -11,15 +11,15 @@ use retrievalguard::certificate::CertificateName;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::GalleryDirectory;
-use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma, TargetRadius};
+use retrievalguard::storage::sealed::seal_line;
 use retrievalguard_encoder::dataset::{Boxes, DatasetOptions, Record, open};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::PictureLimits;
-use retrievalguard_encoder::pipeline::run_files::{INPUTS_FILE, Inputs, Places, RUN_KEY, TABLE_FILE};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, StoredRun};
 use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, data_set_digest, input_values};
+use retrievalguard_encoder::run::{EncoderDescription, RunDescription, Smoothed};
 use retrievalguard_encoder::table::ResultTable;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::arguments::EngineArgs;
 use crate::progress::tell;
@@ -53,7 +53,7 @@ pub(super) fn log_run(
     });
     let failed = |error| WriteError::new(&path, error);
     let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
-    writeln!(file, "{line}").map_err(failed)?;
+    file.write_all(seal_line(&line)?.as_bytes()).map_err(failed)?;
     Ok(())
 }
 
@@ -62,68 +62,24 @@ pub(super) fn own_command() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// What decided the numbers of a run, as far as later commands ask for it.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Description {
-    pub(super) sigma: Sigma,
-    pub(super) alpha: Alpha,
-    pub(super) pilot: SampleCount,
-    pub(super) samples: SampleCount,
-    pub(super) target_radius: Option<TargetRadius>,
-    pub(super) seed: Seed,
-    pub(super) project: bool,
-    pub(super) model: String,
-    pub(super) contract: String,
-    pub(super) engine: String,
-    pub(super) gallery_vectors: Digest,
-    pub(super) gallery_items: Digest,
-}
-
-impl Description {
-    pub(super) fn excess(&self) -> Excess {
-        if self.project { Excess::Project } else { Excess::Refuse }
-    }
-}
-
-/// A finished run, opened again.
+/// A finished run, opened again and verified.
 pub(super) struct RunDirectory {
     pub(super) table: ResultTable,
     /// Digest of the table's file.
     pub(super) table_digest: Digest,
-    pub(super) description: Description,
-    /// The description with everything in it.
-    pub(super) described: Value,
+    /// What decided the table.
+    pub(super) description: RunDescription,
+    /// What the description says of the noise.
+    pub(super) smoothed: Smoothed,
     pub(super) inputs: Inputs,
 }
 
 impl RunDirectory {
     /// Reads the table, its description and where its inputs lay.
     pub(super) fn open(folder: &Path) -> anyhow::Result<Self> {
-        let table_path = folder.join(TABLE_FILE);
-        if !table_path.is_file() {
-            bail!(
-                "`{}` is no finished run of certificates, wanted a directory with {TABLE_FILE}",
-                folder.display()
-            );
-        }
-        let table = ResultTable::read_parquet(&table_path)?;
-        let table_digest = Digest::of_file(&table_path)
-            .with_context(|| format!("`{}` cannot be read", table_path.display()))?;
-        let metadata = ResultTable::read_metadata(&table_path)?;
-        let (_, text) = metadata
-            .iter()
-            .find(|(key, _)| key == RUN_KEY)
-            .with_context(|| format!("`{}` does not say what it was made with", table_path.display()))?;
-        let unusable = || format!("`{}` has no usable description of its run", table_path.display());
-        let described: Value = serde_json::from_str(text).with_context(unusable)?;
-        let description = Description::deserialize(&described).with_context(unusable)?;
-        let inputs_path = folder.join(INPUTS_FILE);
-        let text = fs::read(&inputs_path).with_context(|| {
-            format!("`{}` cannot be read; the run's command, given again, writes it", inputs_path.display())
-        })?;
-        let inputs = serde_json::from_slice(&text)
-            .with_context(|| format!("`{}` does not say where a run's inputs lay", inputs_path.display()))?;
-        Ok(Self { table, table_digest, description, described, inputs })
+        let StoredRun { table, table_file: table_digest, description, inputs } = StoredRun::open(folder)?;
+        let smoothed = description.smoothed()?.clone();
+        Ok(Self { table, table_digest, description, smoothed, inputs })
     }
 
     /// The records of the table's queries, in the order of the table.
@@ -162,7 +118,7 @@ impl RunDirectory {
 
     /// Says so if another engine runs than that of the run.
     pub(super) fn tell_engine(&self, embedder: &OnnxEmbedder) {
-        let (found, wanted) = (embedder.report().to_string(), &self.description.engine);
+        let (found, wanted) = (embedder.report().to_string(), &self.description.encoder.engine);
         if found != *wanted {
             tell(format_args!("note: the run used {wanted}, this is {found}, so the last digits may differ"));
         }
@@ -172,8 +128,7 @@ impl RunDirectory {
     pub(super) fn gallery(&self) -> anyhow::Result<GalleryDirectory> {
         let path = &self.inputs.places.gallery;
         let stored = GalleryDirectory::read(path)?;
-        let found = (stored.manifest.vectors_file.sha256, stored.manifest.items_file.sha256);
-        if found != (self.description.gallery_vectors, self.description.gallery_items) {
+        if stored.digest() != self.description.gallery.digest {
             bail!("gallery `{}` has changed since the run, wanted the one that was searched", path.display());
         }
         Ok(stored)
@@ -183,9 +138,10 @@ impl RunDirectory {
     pub(super) fn encoder(&self, engine: &EngineArgs) -> anyhow::Result<OnnxEmbedder> {
         let Places { model, contract, .. } = &self.inputs.places;
         let embedder = engine.open(model, contract.as_deref())?;
+        let (found, wanted) = (EncoderDescription::new(&embedder), &self.description.encoder);
         for (what, found, wanted) in [
-            ("the encoder", &embedder.facts().hash, &self.description.model),
-            ("the encoder's contract", &embedder.contract().hash(), &self.description.contract),
+            ("the encoder", found.model, wanted.model),
+            ("the encoder's contract", found.contract, wanted.contract),
         ] {
             if found != wanted {
                 bail!("{what} of `{}` has changed since the run: {found}, wanted {wanted}", model.display());

@@ -4,7 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use retrievalguard::certificate::{CertificateName, Radius, Verdict};
-use retrievalguard_encoder::table::ResultTable;
+use retrievalguard::storage::sealed::{seal, unseal};
+use retrievalguard_encoder::pipeline::run_files::{PLACES_FILE, TABLE_FILE};
+use retrievalguard_encoder::run::TableDescription;
+use retrievalguard_encoder::table::{ResultTable, StoredTable, TableRecord, Unverified};
 use serde_json::Value;
 
 use crate::same_bytes::Running;
@@ -118,20 +121,29 @@ fn a_killed_black_box_attack_ends_with_the_bytes_of_one_that_was_not() {
     assert_ne!(attack_json(&sandbox, "fresh/attack.json")["judge_seed"], found["judge_seed"]);
 }
 
-/// Multiplies every radius of a table.
-fn inflate(path: &Path, factor: f64) {
-    let table = ResultTable::read_parquet(path).unwrap();
-    let metadata = ResultTable::read_metadata(path).unwrap();
+/// Multiplies every radius of half-space in a run, and seals everything again as a forger would.
+fn inflate(folder: &Path, factor: f64) {
+    let path = folder.join(TABLE_FILE);
+    let StoredTable { table, run, .. } = ResultTable::read(&path, Unverified::Refuse).unwrap();
+    let Some(TableDescription::Run(mut run)) = run else { panic!("it is not the table of a run") };
+    // With items as long as the norm bound allows there is no ceiling.
+    run.gallery.largest_norm = 1.0;
     let mut rows = table.rows().to_vec();
-    for cell in rows.iter_mut().flat_map(|row| row.certificates.values_mut()) {
+    for cell in rows.iter_mut().filter_map(|row| row.certificates.get_mut(&CertificateName::HalfSpace)) {
         if let Verdict::Certified { radius: Radius::Finite(radius) } = cell.verdict {
             cell.verdict = Verdict::Certified { radius: Radius::Finite(factor * radius) };
         }
     }
-    let metadata: Vec<(String, String)> =
-        metadata.into_iter().filter(|(key, _)| key == "retrievalguard.run").collect();
     let table = ResultTable::new(table.sigma(), table.certificates().to_vec(), rows).unwrap();
-    table.write_parquet(path, &metadata).unwrap();
+    let digest = run.digest();
+    let run = TableDescription::Run(run);
+    table.write_parquet(&path, Some(&run)).unwrap();
+    let record = TableRecord::new(&table, Some(&run)).with_files(folder, [TABLE_FILE]).unwrap();
+    record.write(&folder.join(TableRecord::FILE)).unwrap();
+    let places = folder.join(PLACES_FILE);
+    let mut value = unseal(&fs::read(&places).unwrap()).unwrap();
+    value["run"] = serde_json::to_value(digest).unwrap();
+    fs::write(places, seal(&value).unwrap()).unwrap();
 }
 
 #[test]
@@ -149,15 +161,20 @@ fn radii_that_someone_changed_and_runs_that_cannot_be_attacked_are_found_out() {
     attack("--white-box --black-box").ends_with_status(2).tells(&["cannot be used with"]);
     sandbox.run("attack nowhere").fails(2, &["`nowhere` is no finished run of certificates"]);
 
-    let table = sandbox.path(&format!("{RUN}/certificates.parquet"));
-    inflate(&table, 60.0);
+    // Radii that nobody could have proved are refused before they are attacked.
+    let run = sandbox.path(RUN);
+    inflate(&run, 500.0);
+    attack("--out enlarged").fails(2, &["half_space_radius is", "wanted at most", "no number of samples"]);
+    // The demo's own table again.
+    sandbox.run(DEMO).succeeds();
+    inflate(&run, 60.0);
     let words = ["certificates are broken inside their radii, which has probability", "product-"];
     // White box where it is built in; the later flags count.
     attack("--queries 5 --steps 20 --noise 64 --out enlarged").fails(1, &words);
     assert!(sandbox.path("enlarged/attack.json").exists());
 
     // Radii so small that nothing breaks at five times their size.
-    inflate(&table, 1e-7);
+    inflate(&run, 1e-7);
     let weak = attack("--queries 7 --black-box --out shrunk");
     let weak = weak.fails(1, &["the attack broke none of", "plain retrievals", "says nothing"]);
     weak.prints(&[
@@ -173,8 +190,8 @@ fn radii_that_someone_changed_and_runs_that_cannot_be_attacked_are_found_out() {
     fs::copy(queries.join("product-241/05.png"), queries.join("product-240/05.png")).unwrap();
     attack("--out swapped").fails(2, &["pictures in", "have changed since the run", "wanted"]);
 
-    fs::remove_file(sandbox.path(&format!("{RUN}/inputs.json"))).unwrap();
-    attack("").fails(2, &["inputs.json"]);
+    fs::remove_file(sandbox.path(&format!("{RUN}/places.json"))).unwrap();
+    attack("").fails(2, &["places.json"]);
 }
 
 #[test]

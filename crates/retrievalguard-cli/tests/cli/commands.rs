@@ -92,26 +92,31 @@ fn pictures_become_a_gallery_certificates_and_tables() {
     let from_lines = sandbox.run("evaluate run/certificates.jsonl --csv").succeeds();
     assert_eq!(from_lines.out, sandbox.run(&format!("evaluate {table} --csv")).succeeds().out);
     sandbox.write("alone.jsonl", sandbox.bytes("run/certificates.jsonl"));
-    sandbox.run("evaluate alone.jsonl").fails(2, &["does not say its alpha", "--alpha"]);
+    sandbox
+        .run("evaluate alone.jsonl")
+        .fails(2, &["`alone.jsonl` comes without a digest", "hint: `retrievalguard upgrade`"]);
+    sandbox.run("evaluate alone.jsonl --unverified").fails(2, &["does not say its alpha", "--alpha"]);
+    sandbox.run("evaluate run/certificates.jsonl --alpha 0.05").fails(2, &["--alpha is 0.05", "0.01"]);
     sandbox.run("evaluate run/vote.tsv").fails(2, &["vote.tsv", ".parquet or .jsonl"]);
 }
 
 #[test]
 fn a_summary_of_known_verdicts_is_known_to_the_letter() {
     let sandbox = Sandbox::new();
-    let line = |identity: usize, verdict: &str, radius: &str, unbounded: bool| {
+    let line = |identity: usize, verdict: &str, [radius, sigmas, steps]: [&str; 3]| {
         format!(
-            r#"{{"identity":"{identity}","label":"a","retrieved":"b","retrieved_label":"a","sigma":0.25,"certificates":{{"vote":{{"verdict":"{verdict}","radius":{radius},"radius_in_sigmas":null,"radius_in_8bit_steps":null,"unbounded":{unbounded},"samples":100}}}}}}"#
+            r#"{{"identity":"{identity}","label":"a","retrieved":"b","retrieved_label":"a","sigma":0.25,"certificates":{{"vote":{{"verdict":"{verdict}","radius":{radius},"radius_in_sigmas":{sigmas},"radius_in_8bit_steps":{steps},"unbounded":false,"samples":100}}}}}}"#
         )
     };
     let rows = [
-        line(0, "certified", "0.5", false),
-        line(1, "certified", "0.25", false),
-        line(2, "abstained", "null", false),
-        line(3, "misretrieved", "null", false),
+        line(0, "certified", ["0.5", "2", "127.5"]),
+        line(1, "certified", ["0.25", "1", "63.75"]),
+        line(2, "abstained", ["null"; 3]),
+        line(3, "misretrieved", ["null"; 3]),
     ];
     sandbox.write("table.jsonl", rows.join("\n") + "\n");
-    let run = sandbox.run("evaluate table.jsonl --alpha 0.05 --radii 0,0.25,0.5").succeeds();
+    let run = sandbox.run("evaluate table.jsonl --unverified --alpha 0.05 --radii 0,0.25,0.5").succeeds();
+    let run = run.tells(&["`table.jsonl` comes without a digest, so nothing tells whether it was changed"]);
     let wanted = "\
 4 queries, sigma 0.25 (pixels in [0, 1]); each certificate is wrong with probability at most 0.05,
 so at most 0.2 wrong ones are to be expected
@@ -322,7 +327,17 @@ fn exported_galleries_come_back_unchanged() {
         assert_eq!(sandbox.bytes(&format!("{name}/vectors.npy")), wanted, "{name}");
         assert_eq!(items(name), items("gallery"), "{name}");
     }
-    // What is not known about it is said, and certifying goes on.
+    for manifest in ["npy", "parquet", "clip"] {
+        let known = sandbox.text(&format!("{manifest}/manifest.json"));
+        assert!(known.contains("\"sigma\": 0.1"), "{manifest}: {known}");
+    }
+    sandbox
+        .run("import --parquet e/g.parquet --gallery x --sigma 0.2")
+        .fails(2, &["--sigma is 0.2, the export says 0.1"]);
+    sandbox.run("import --parquet e/g.parquet --gallery x --cosine").fails(2, &["metric Euclidean"]);
+    // What is not known about arrays from elsewhere is said, and certifying goes on.
+    fs::remove_file(sandbox.path("e/v.npy.json")).unwrap();
+    sandbox.run("import --npy e/v.npy --labels e/l.txt --identities e/i.txt --gallery npy").succeeds();
     let line =
         format!("certify pictures --gallery npy {ENCODER} --samples 50 --pilot 20 --limit 2 --out run");
     sandbox.run(&line).succeeds().tells(&["gallery `npy` does not say its sigma, samples, model, contract"]);

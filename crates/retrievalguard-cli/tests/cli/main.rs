@@ -13,6 +13,7 @@ mod bad_input;
 mod commands;
 mod demo;
 mod experiment;
+mod flips;
 mod outputs;
 mod report;
 mod same_bytes;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::sealed::seal;
 use serde_json::json;
 
 use crate::sandbox::{ENCODER, PICTURES, Sandbox, json_lines};
@@ -54,8 +55,9 @@ fn a_report_is_one_page_and_the_figures_beside_it() {
     sandbox.run("report run --out again.html").succeeds().prints(&["again.html"]);
     assert!(sandbox.text("again.html") == page);
     let run: serde_json::Value = serde_json::from_slice(&sandbox.bytes("run/run.json")).unwrap();
-    for key in ["model", "contract", "gallery_vectors", "gallery_items", "queries"] {
-        assert!(page.contains(run[key].as_str().unwrap()), "the digest of {key} is missing");
+    for key in ["/run/model", "/run/contract", "/run/gallery/digest", "/run/queries"] {
+        let digest = run.pointer(key).unwrap().as_str().unwrap();
+        assert!(page.contains(digest), "the digest {key} is missing");
     }
     sandbox.run("report run --most 4 --out short.html").succeeds();
     assert!(sandbox.text("short.html").contains("The first 4 of 30 queries"));
@@ -84,7 +86,12 @@ fn what_is_gone_since_the_run_is_marked_and_what_is_wrong_is_refused() {
 
     sandbox.run("report pictures").fails(2, &["`pictures` is no finished run of certificates"]);
     sandbox.write("run/attack.json", "{}");
-    sandbox.run("report run").fails(2, &["`run/attack.json` does not say what attacks found"]);
+    let told = ["Attacks are not shown", "no digest of itself", "attack the run again"];
+    sandbox.run("report run").succeeds().tells(&told);
+    sandbox.write("run/attack.json", seal(&json!({})).unwrap());
+    sandbox
+        .run("report run")
+        .fails(2, &["`run/attack.json` cannot be shown", "it does not say what attacks found"]);
 }
 
 /// Attacks on the certified queries, made up: they hold inside and break at twice the radius.
@@ -114,7 +121,7 @@ fn attack(sandbox: &Sandbox, run: &str) -> serde_json::Value {
 fn only_attacks_on_this_very_table_are_shown() {
     let sandbox = certified();
     let right = attack(&sandbox, "run");
-    sandbox.write("run/attack.json", right.to_string());
+    sandbox.write("run/attack.json", seal(&right).unwrap());
     sandbox.run("report run").succeeds();
     let page = sandbox.text("run/report.html");
     assert!(page.contains("id=\"attacks\"") && page.contains("may leave the range of pixels"));
@@ -124,7 +131,7 @@ fn only_attacks_on_this_very_table_are_shown() {
     let mut nameless = right.clone();
     nameless.as_object_mut().unwrap().remove("table");
     for (attack, found) in [(other, "names the table abababababababab…"), (nameless, "names no table")] {
-        sandbox.write("run/attack.json", attack.to_string());
+        sandbox.write("run/attack.json", seal(&attack).unwrap());
         let told = [found, "note: Attacks are not shown: `run/attack.json`", "attack the run again"];
         sandbox.run("report run").succeeds().tells(&told);
         let page = sandbox.text("run/report.html");
@@ -132,7 +139,11 @@ fn only_attacks_on_this_very_table_are_shown() {
     }
     let mut foreign = right;
     foreign["certificate"] = json!("quarter-space");
-    sandbox.write("run/attack.json", foreign.to_string());
+    sandbox.write("run/attack.json", seal(&foreign).unwrap().replace("quarter", "corner"));
+    sandbox
+        .run("report run")
+        .fails(2, &["`run/attack.json` cannot be shown", "cannot be believed", "sealed with"]);
+    sandbox.write("run/attack.json", seal(&foreign).unwrap());
     sandbox
         .run("report run")
         .fails(2, &["`run/attack.json` attacks the certificate `quarter-space`, wanted one of"]);
@@ -165,7 +176,7 @@ fn a_browser_shows_the_report_without_a_fault() {
     let sandbox = Sandbox::new();
     sandbox.run("demo --out demo --queries 12 --samples 100 --pilot 60 --engine rten").succeeds();
     let attack = attack(&sandbox, "demo/certificates");
-    sandbox.write("demo/certificates/attack.json", attack.to_string());
+    sandbox.write("demo/certificates/attack.json", seal(&attack).unwrap());
     sandbox.run("report demo/certificates").succeeds();
 
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/open_report.py");

@@ -46,12 +46,37 @@ fn no_batch_changes_a_radius_of_an_encoder_that_couples_its_batch() {
     }
     // What was found is kept with the run.
     let run: serde_json::Value = serde_json::from_str(&sandbox.text("run-3/run.json")).unwrap();
-    let check = &run["encoder_check"];
+    let check = &run["run"]["encoder_check"];
     assert_eq!(
         (&check["passes"], &check["graph"]["verdict"]),
         (&"one-by-one".into(), &"coupled".into()),
         "{run}"
     );
+}
+
+#[test]
+fn how_a_path_is_spelled_changes_no_byte_of_the_table() {
+    let sandbox = Sandbox::new();
+    sandbox.draw("pictures");
+    let whole = sandbox.path("").display().to_string();
+    let mut wanted: Option<[Vec<u8>; 2]> = None;
+    for (place, folder) in ["", "./", "pictures/../", &whole].into_iter().enumerate() {
+        let gallery = format!("gallery-{place}");
+        sandbox
+            .run(&format!("index {folder}pictures --gallery {folder}{gallery} {ENCODER} --samples 20"))
+            .succeeds();
+        let out = format!("run-{place}");
+        let line = format!(
+            "certify {folder}pictures --gallery {folder}{gallery} {ENCODER} --samples 60 --pilot 20 --out {folder}{out}"
+        );
+        sandbox.run(&line).succeeds();
+        // Each knows where its own pictures lie.
+        let report = sandbox.run(&format!("report {out}")).succeeds();
+        assert!(!report.errors.contains("could not be read"), "{report}");
+        let found = ["certificates.parquet", "run.json"].map(|name| sandbox.bytes(&format!("{out}/{name}")));
+        let wanted = wanted.get_or_insert_with(|| found.clone());
+        assert!(*wanted == found, "`{folder}` makes another table");
+    }
 }
 
 /// A child that is killed if the test fails.

@@ -2,6 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::sealed::{SEAL, seal};
+use serde_json::{Value, json};
+
 use crate::sandbox::{ENCODER, PICTURES, Sandbox};
 
 /// Certifies alone, and shares the same run under several cuts; all tables must be equal.
@@ -102,7 +106,7 @@ fn schedulers_of_array_jobs_say_which_share_is_whose() {
 #[test]
 fn what_does_not_fit_a_run_is_refused_by_name() {
     let sandbox = Sandbox::indexed();
-    sandbox.run("worker --run nowhere").fails(2, &["`nowhere` has no run.json"]);
+    sandbox.run("worker --run nowhere").fails(2, &["`nowhere` has no shared.json"]);
     sandbox.run("worker --run ftp://host/run").fails(2, &["ftp://host/run"]);
     sandbox.run("worker --run x --tasks 5..2").fails(2, &["5..2"]);
     sandbox.run("worker --run x --index 3 --of 3").fails(2, &["share 3 of 3"]);
@@ -133,6 +137,70 @@ fn what_does_not_fit_a_run_is_refused_by_name() {
     sandbox.write("run/pictures/000000", &picture);
     std::fs::remove_file(sandbox.path("run/parts/000000-000")).unwrap();
     sandbox.run("worker --run run --engine rten").fails(2, &["pictures/000000", "sha256"]);
+}
+
+/// Changes something in the manifest of a shared run; `again` is whether it is sealed again.
+fn edit_manifest(sandbox: &Sandbox, run: &str, again: bool, change: impl FnOnce(&mut Value)) {
+    let name = format!("{run}/shared.json");
+    let mut value: Value = serde_json::from_str(&sandbox.text(&name)).unwrap();
+    change(&mut value);
+    if again {
+        value.as_object_mut().unwrap().remove(SEAL);
+    }
+    sandbox.write(&name, if again { seal(&value).unwrap() } else { value.to_string() });
+}
+
+#[test]
+fn a_shared_run_that_was_edited_is_not_worked_on() {
+    let sandbox = Sandbox::indexed();
+    shared(&sandbox, "whole", "");
+    type Change = fn(&mut Value);
+    let changes: [(&str, Change, &str); 7] = [
+        ("a label", |run| run["queries"][3]["label"] = json!("class-4"), "other queries"),
+        ("an identity", |run| run["queries"][3]["identity"] = json!("class-0/9.png"), "other queries"),
+        ("a box", |run| run["queries"][3]["crop"] = json!([0, 0, 9, 9]), "other queries"),
+        ("a picture's sides", |run| run["queries"][3]["grey"] = json!([20, 40]), "other queries"),
+        ("a row that is seen", |run| run["queries"][3]["excluded"] = json!([]), "must not see"),
+        ("the noise", |run| run["run"]["sygma"] = json!(0.1), "description of the run"),
+        ("the version", |run| run["run"]["tool"] = json!("0.0.1"), "it is of 0.0.1"),
+    ];
+    let whole = sandbox.bytes("whole/shared.json");
+    for (what, change, told) in changes {
+        for (again, told) in [(false, "cannot be believed"), (true, told)] {
+            edit_manifest(&sandbox, "whole", again, change);
+            for line in ["worker --run whole --engine rten", "merge --run whole --out merged"] {
+                let run = sandbox.run(line).fails(2, &[told]);
+                assert!(!sandbox.path("whole/parts").exists(), "{what}: {run}");
+            }
+            sandbox.write("whole/shared.json", &whole);
+        }
+    }
+
+    // A gallery that is whole in itself, with its digests in a manifest that was sealed again: not the run's.
+    sandbox.run(&format!("index pictures --gallery other {ENCODER} --samples 7")).succeeds();
+    let files = ["vectors.npy", "items.jsonl", "manifest.json"];
+    let mut records = Vec::new();
+    for file in files {
+        let bytes = sandbox.bytes(&format!("other/{file}"));
+        records.push(json!({ "bytes": bytes.len(), "sha256": Digest::of_bytes(&bytes) }));
+        sandbox.write(&format!("whole/gallery/{file}"), bytes);
+    }
+    edit_manifest(&sandbox, "whole", true, |run| run["gallery"] = json!(records));
+    sandbox.run("worker --run whole --engine rten").fails(2, &["other gallery than its description says"]);
+
+    // What is changed everywhere is another run: parts of this one are nothing to it, and its table says so.
+    shared(&sandbox, "first", "");
+    sandbox.run("worker --run first --engine rten --tasks 0..3").succeeds();
+    edit_manifest(&sandbox, "first", true, |run| run["run"]["seed"] = json!("9"));
+    sandbox.run("worker --run first --engine rten").succeeds();
+    sandbox.run("merge --run first --out merged").fails(2, &["parts/000000-000", "belongs to run"]);
+    for part in ["000000-000", "000001-000", "000002-000"] {
+        std::fs::remove_file(sandbox.path(&format!("first/parts/{part}"))).unwrap();
+    }
+    sandbox.run("worker --run first --engine rten").succeeds();
+    sandbox.run("merge --run first --out merged").succeeds();
+    let run: Value = serde_json::from_str(&sandbox.text("merged/run.json")).unwrap();
+    assert_eq!(run["run"]["seed"], "9");
 }
 
 #[cfg(feature = "cloud")]
@@ -233,6 +301,6 @@ mod object_store {
         run("merge --run s3://bucket/runs/one --out merged").succeeds();
         same_bytes(&sandbox, "merged");
         assert!(sandbox.path("cache").is_dir());
-        run("worker --run s3://bucket/runs/none").fails(2, &["s3://bucket/runs/none", "no run.json"]);
+        run("worker --run s3://bucket/runs/none").fails(2, &["s3://bucket/runs/none", "no shared.json"]);
     }
 }

@@ -186,8 +186,7 @@ impl Bench<'_> {
             "seed": self.sweep.seed,
             "leave_one_out": self.data.leave_one_out,
             "queries": data_set_digest(queries),
-            "gallery_vectors": gallery.manifest.vectors_file.sha256,
-            "gallery_items": gallery.manifest.items_file.sha256,
+            "gallery": gallery.digest(),
         });
         let path = self.place("journals", &description).with_extension("journal");
         if let Some(folder) = path.parent() {

@@ -80,7 +80,6 @@ pub fn attack(
     observer: &dyn Observer,
 ) -> Result<AttackReport, PipelineError> {
     let embedder = request.embedder;
-    let manifest = &request.gallery.manifest;
     let records: Vec<Record> = request.targets.iter().map(|target| target.record.clone()).collect();
     let claims: Vec<_> = request.targets.iter().map(|target| (target.radius, &target.excluded)).collect();
     let description = json!({
@@ -100,9 +99,8 @@ pub fn attack(
         "encoder_check": embedder.check(),
         "queries": data_set_digest(&records),
         "claims": Digest::of_json(&json!(claims)),
-        "gallery_vectors": manifest.vectors_file.sha256,
-        "gallery_items": manifest.items_file.sha256,
-        "plain_gallery_vectors": request.plain_gallery.map(|plain| plain.manifest.vectors_file.sha256),
+        "gallery": request.gallery.digest(),
+        "plain_gallery": request.plain_gallery.map(GalleryDirectory::digest),
     });
     let key = Digest::of_json(&description);
     let Opened { journal, records: done, .. } = Journal::open_or_create(journal_path, key, &description)?;

@@ -19,11 +19,14 @@ use retrievalguard::{
     Alpha, Embedder, Excess, Picture, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::{Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
 use crate::dataset::{BrokenPictures, Loader, PictureSource, Record};
 use crate::engine::OnnxEmbedder;
+use crate::run::{
+    EncoderDescription, GalleryDescription, Method, Procedure, RUN_FORMAT, RunCommand, RunDescription,
+    Smoothed, excluded_digest,
+};
 use crate::table::{Cell, ResultRow, ResultTable, WrongItem};
 
 /// Whether a query may find itself in the gallery.
@@ -95,26 +98,7 @@ pub struct CertifyReport {
     /// Rows of the gallery that each query of the table did not see.
     pub excluded: Vec<Vec<usize>>,
     /// What the run was made with, as it stands in the table's metadata.
-    pub description: serde_json::Value,
-}
-
-/// How one query is certified: everything but the query, the noise and the gallery.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Procedure {
-    /// Noise level.
-    pub sigma: Sigma,
-    /// Failure probability of one certificate.
-    pub alpha: Alpha,
-    /// Samples on which every choice is made.
-    pub pilot: SampleCount,
-    /// Certifying samples; the cap if a target radius is given.
-    pub samples: SampleCount,
-    /// The certificates wanted, in order, each once.
-    pub certificates: Vec<CertificateName>,
-    /// Radii for Recall@1 to Recall@k under `half-space`.
-    pub top_k: usize,
-    /// A radius to decide with as few samples as possible, under `half-space`.
-    pub target: Option<TargetRadius>,
+    pub description: RunDescription,
 }
 
 /// A query as it is asked: who it is, what is right, and what it must not see.
@@ -138,6 +122,18 @@ pub struct QueryAnswer {
     deeper: Vec<Verdict>,
 }
 
+impl QueryAnswer {
+    /// The row of a table, and the verdicts for Recall@2 and deeper.
+    pub(super) fn into_row(self, identity: &str, label: &str) -> (ResultRow, Vec<Verdict>) {
+        let Self { retrieved, retrieved_label, nearest_wrong, cells, deeper } = self;
+        let certificates: BTreeMap<CertificateName, Cell> =
+            cells.into_iter().map(|(name, verdict, samples)| (name, Cell { verdict, samples })).collect();
+        let (identity, label) = (identity.to_owned(), label.to_owned());
+        let row = ResultRow { identity, label, retrieved, retrieved_label, nearest_wrong, certificates };
+        (row, deeper)
+    }
+}
+
 /// What came of one query, or why it was left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -151,23 +147,18 @@ pub enum QueryOutcome {
 /// What is decided about a run before anything is drawn.
 #[derive(Clone, Debug)]
 pub struct CertifyPlan {
-    /// How each query is certified.
-    pub procedure: Procedure,
     /// Rows of the gallery that each query must not see.
     pub excluded: Vec<Vec<usize>>,
-    /// Queries that are kept from finding themselves.
-    pub left_out: usize,
     /// Queries that share an identity with a gallery item which may or may not be the same picture.
     pub namesakes: usize,
     /// What the run is made with, as it will stand in the table's metadata.
-    pub description: serde_json::Value,
+    pub description: RunDescription,
 }
 
 impl CertifyPlan {
     /// Holds gallery and encoder against each other and finds out what each query must not see.
     pub fn new(request: &CertifyRequest<'_>) -> Result<Self, PipelineError> {
         let embedder = request.embedder;
-        let manifest = &request.gallery.manifest;
         check_gallery(request.gallery, request.gallery_name, embedder, request.sigma)?;
         let data_set = data_set_digest(request.queries);
         let selves = Selves::find(request, data_set);
@@ -175,29 +166,6 @@ impl CertifyPlan {
         let mut certificates = request.certificates.to_vec();
         certificates.sort_unstable();
         certificates.dedup();
-        let description = json!({
-            "command": "certify",
-            "tool": env!("CARGO_PKG_VERSION"),
-            "sigma": request.sigma,
-            "alpha": request.alpha,
-            "pilot": request.pilot,
-            "samples": request.samples,
-            "certificates": certificates,
-            "top_k": request.top_k,
-            "target_radius": request.target,
-            "seed": request.seed,
-            "leave_one_out": left_out,
-            "excluded_rows": Digest::of_json(&json!(selves.excluded)),
-            "project": request.excess == Excess::Project,
-            "model": embedder.facts().hash,
-            "quantised": embedder.facts().quantised,
-            "contract": embedder.contract().hash(),
-            "engine": embedder.report().to_string(),
-            "encoder_check": embedder.check(),
-            "queries": data_set,
-            "gallery_vectors": manifest.vectors_file.sha256,
-            "gallery_items": manifest.items_file.sha256,
-        });
         let procedure = Procedure {
             sigma: request.sigma,
             alpha: request.alpha,
@@ -205,10 +173,21 @@ impl CertifyPlan {
             samples: request.samples,
             certificates,
             top_k: request.top_k,
-            target: request.target,
+            target_radius: request.target,
+        };
+        let description = RunDescription {
+            format: RUN_FORMAT,
+            command: RunCommand::Certify,
+            tool: env!("CARGO_PKG_VERSION").to_owned(),
+            encoder: EncoderDescription::new(embedder),
+            queries: data_set,
+            leave_one_out: left_out,
+            excluded_rows: excluded_digest(selves.excluded.iter().map(Vec::as_slice)),
+            gallery: GalleryDescription::new(request.gallery),
+            method: Method::Smoothed(Smoothed::new(procedure, request.seed, request.excess)),
         };
         let Selves { excluded, namesakes } = selves;
-        Ok(Self { procedure, excluded, left_out, namesakes, description })
+        Ok(Self { excluded, namesakes, description })
     }
 
     /// The report of a run from what came of every query, in order.
@@ -223,20 +202,8 @@ impl CertifyPlan {
         for (((identity, label), outcome), own) in queries.zip(outcomes).zip(self.excluded) {
             match outcome {
                 QueryOutcome::Done(answer) => {
-                    let QueryAnswer { retrieved, retrieved_label, nearest_wrong, cells, deeper: further } =
-                        answer;
-                    let certificates: BTreeMap<CertificateName, Cell> = cells
-                        .into_iter()
-                        .map(|(name, verdict, samples)| (name, Cell { verdict, samples }))
-                        .collect();
-                    rows.push(ResultRow {
-                        identity: identity.to_owned(),
-                        label: label.to_owned(),
-                        retrieved,
-                        retrieved_label,
-                        nearest_wrong,
-                        certificates,
-                    });
+                    let (row, further) = answer.into_row(identity, label);
+                    rows.push(row);
                     deeper.push(further);
                     excluded.push(own);
                 }
@@ -246,12 +213,13 @@ impl CertifyPlan {
         if rows.is_empty() {
             return Err(PipelineError::NothingLeft { skipped: skipped.len() });
         }
+        let procedure = &self.description.smoothed()?.procedure;
         Ok(CertifyReport {
-            table: ResultTable::new(self.procedure.sigma, self.procedure.certificates, rows)?,
+            table: ResultTable::new(procedure.sigma, procedure.certificates.clone(), rows)?,
             deeper,
             skipped,
             resumed,
-            left_out: self.left_out,
+            left_out: self.description.leave_one_out,
             namesakes: self.namesakes,
             excluded,
             description: self.description,
@@ -267,7 +235,7 @@ pub fn certify(
 ) -> Result<CertifyReport, PipelineError> {
     let embedder = request.embedder;
     let plan = CertifyPlan::new(request)?;
-    let description = &plan.description;
+    let description = &plan.description.to_value();
     if let Some(folder) = journal_path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
     }
@@ -286,7 +254,7 @@ pub fn certify(
         .excess(request.excess)
         .threads(within);
     let loader = Loader::new(request.queries, embedder.contract().preparation(), request.broken);
-    let certifier = QueryCertifier::new(&plan.procedure, request.gallery);
+    let certifier = QueryCertifier::new(&plan.description.smoothed()?.procedure, request.gallery);
     let journal = Run::new(journal, todo, total, observer).finish(workers, |position| {
         let entry = match (loader.load(position), request.broken) {
             (Ok(loaded), _) => {
@@ -423,7 +391,7 @@ impl<'a> QueryCertifier<'a> {
             source,
         };
 
-        let (certifying, cells, deeper) = match procedure.target {
+        let (certifying, cells, deeper) = match procedure.target_radius {
             Some(target) => {
                 let options = AdaptiveOptions::new(target, procedure.samples);
                 let test =

@@ -21,6 +21,9 @@ use super::TableError;
 /// Rows per group: small enough to read a part, large enough to compress.
 const GROUP_ROWS: usize = 1 << 16;
 
+/// How files name the program that wrote them, before its version.
+const AUTHOR: &str = "retrievalguard ";
+
 /// Records decoded at a time.
 const BATCH: usize = 4096;
 
@@ -69,7 +72,7 @@ fn write_to(
     let entries = metadata.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
-        .set_created_by(concat!("retrievalguard ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_created_by(format!("{AUTHOR}{}", env!("CARGO_PKG_VERSION")))
         .set_key_value_metadata(Some(entries))
         .build();
     let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))?;
@@ -243,6 +246,12 @@ impl Table {
             .flatten()
             .filter_map(|entry| Some((entry.key.clone(), entry.value.clone()?)))
             .collect()
+    }
+
+    /// Whether this tool wrote the file.
+    pub(super) fn is_ours(&self) -> bool {
+        let author = self.reader.metadata().file_metadata().created_by();
+        author.is_some_and(|author| author.starts_with(AUTHOR))
     }
 
     /// Names of the columns at the top, in order.

@@ -6,18 +6,23 @@
 //! | Parquet | columns `identity`, `label`, `vector` (list of float), and `path` if known |
 //! | clip-retrieval | `img_emb/img_emb_0.npy` …, `metadata/metadata_0.parquet` … with `image_path` and `label` or `caption` |
 //!
-//! A gallery that was exported is imported again with the same bits.
+//! Each comes with the gallery's manifest: in the metadata of the Parquet file, as `vectors.npy.json` beside the array, as
+//! `retrievalguard.json` in the folder. What is imported with a manifest is held against it, every vector, identity, label
+//! and path, so a gallery that was exported comes back as it was or not at all. Files of other programs have none and are
+//! taken as they are.
 //!
 //! ```
+//! use retrievalguard::NormBound;
 //! use retrievalguard::gallery::{Gallery, Metric};
+//! use retrievalguard::storage::manifest::Provenance;
 //! use retrievalguard_encoder::table::gallery_file::{export_parquet, import_parquet};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("gallery.parquet");
 //! let names = ["cat-1", "dog-1"].map(String::from).to_vec();
 //! let gallery = Gallery::new(vec![0.0, 1.0, 1.0, 0.0], 2, names, &["cat", "dog"], Metric::Euclidean)?;
-//! export_parquet(&path, &gallery, &[], &[])?;
-//! let imported = import_parquet(&path, Metric::Euclidean)?;
+//! export_parquet(&path, &gallery, &[], &Provenance::unknown(NormBound::UNIT))?;
+//! let imported = import_parquet(&path, None)?;
 //! assert_eq!(imported.gallery.vectors(), gallery.vectors());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -28,10 +33,17 @@ use std::path::{Path, PathBuf};
 
 use retrievalguard::gallery::{Gallery, Metric};
 use retrievalguard::storage::atomic::{self, WriteError};
+use retrievalguard::storage::manifest::{GalleryManifest, Provenance};
 use retrievalguard::storage::npy;
 
 use super::TableError;
 use super::columns::{self, Column, Table};
+
+/// Key of the gallery's manifest in the metadata of an exported Parquet file.
+const MANIFEST_KEY: &str = "retrievalguard.gallery";
+
+/// The gallery's manifest among clip-retrieval's folders.
+const CLIP_MANIFEST: &str = "retrievalguard.json";
 
 /// A gallery from elsewhere.
 #[derive(Clone, Debug)]
@@ -40,14 +52,71 @@ pub struct ImportedGallery {
     pub gallery: Gallery,
     /// Where each item's picture is, as far as the files say.
     pub paths: Vec<Option<String>>,
+    /// How the vectors were made, if the files come from an export of ours.
+    pub provenance: Option<Provenance>,
 }
 
-/// Writes vectors as `.npy`, and labels and identities as text with one name per line.
+/// A gallery whose files have been read, before it is held against its manifest.
+struct Found {
+    vectors: Vec<f32>,
+    dimension: usize,
+    identities: Vec<String>,
+    labels: Vec<String>,
+    paths: Vec<Option<String>>,
+}
+
+impl Found {
+    /// The gallery, if it is the one of its manifest; `metric` is what was asked for.
+    fn settle(
+        self,
+        path: &Path,
+        manifest: Option<GalleryManifest>,
+        metric: Option<Metric>,
+    ) -> Result<ImportedGallery, TableError> {
+        let Self { vectors, dimension, identities, labels, paths } = self;
+        let stored = manifest.as_ref().map(|manifest| manifest.metric);
+        if let Some((found, wanted)) = stored.zip(metric).filter(|(stored, asked)| stored != asked) {
+            return Err(TableError::Metric { path: path.to_owned(), found, wanted });
+        }
+        let metric = stored.or(metric).unwrap_or(Metric::Euclidean);
+        let gallery = Gallery::new(vectors, dimension, identities, &labels, metric)
+            .map_err(|source| TableError::Gallery { path: path.to_owned(), source })?;
+        if let Some(manifest) = &manifest {
+            manifest.check_content(&gallery, &paths, path)?;
+        }
+        Ok(ImportedGallery { gallery, paths, provenance: manifest.map(|manifest| manifest.provenance) })
+    }
+}
+
+/// Reads the manifest that an export left in a file of its own, if there is one.
+fn read_manifest(path: &Path) -> Result<Option<GalleryManifest>, TableError> {
+    match fs::read(path) {
+        Ok(text) => Ok(Some(GalleryManifest::parse(&text, path)?)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(TableError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// Writes the manifest of what an import will find, which may be less than the gallery.
+fn write_manifest(path: &Path, found: &ImportedGallery, provenance: &Provenance) -> Result<(), TableError> {
+    let manifest = GalleryManifest::describe(&found.gallery, &found.paths, provenance.clone());
+    Ok(atomic::write(path, manifest.sealed().as_bytes())?)
+}
+
+/// `vectors.npy.json` for `vectors.npy`.
+fn manifest_beside(vectors: &Path) -> PathBuf {
+    let mut name = vectors.file_name().unwrap_or_default().to_owned();
+    name.push(".json");
+    vectors.with_file_name(name)
+}
+
+/// Writes vectors as `.npy`, labels and identities as text with one name per line, and the manifest.
 pub fn export_npy(
     gallery: &Gallery,
     vectors: &Path,
     labels: &Path,
     identities: Option<&Path>,
+    provenance: &Provenance,
 ) -> Result<(), TableError> {
     let rows = 0..gallery.len();
     let label_text = lines(labels, "label", rows.clone().map(|row| label_of(gallery, row)))?;
@@ -60,16 +129,24 @@ pub fn export_npy(
     if let Some((path, text)) = identity_text {
         atomic::write(path, text.as_bytes())?;
     }
-    Ok(())
+    let found = find_npy(vectors, labels, identities)?.settle(vectors, None, Some(gallery.metric()))?;
+    write_manifest(&manifest_beside(vectors), &found, provenance)
 }
 
 /// Reads vectors from `.npy` and names from text; without identities an item is called by its row.
+///
+/// The metric is that of the manifest, or the one that is asked for, or Euclidean.
 pub fn import_npy(
     vectors: &Path,
     labels: &Path,
     identities: Option<&Path>,
-    metric: Metric,
+    metric: Option<Metric>,
 ) -> Result<ImportedGallery, TableError> {
+    let manifest = read_manifest(&manifest_beside(vectors))?;
+    find_npy(vectors, labels, identities)?.settle(vectors, manifest, metric)
+}
+
+fn find_npy(vectors: &Path, labels: &Path, identities: Option<&Path>) -> Result<Found, TableError> {
     let matrix = npy::read_matrix(vectors)?;
     let names = read_labels(labels)?;
     let count = |path: &Path, what, found| TableError::Count {
@@ -92,9 +169,8 @@ pub fn import_npy(
         None => (0..matrix.rows).map(|row| row.to_string()).collect(),
     };
     let paths = vec![None; matrix.rows];
-    let gallery = Gallery::new(matrix.values, matrix.columns, identities, &names, metric)
-        .map_err(|source| TableError::Gallery { path: vectors.to_owned(), source })?;
-    Ok(ImportedGallery { gallery, paths })
+    let (vectors, dimension) = (matrix.values, matrix.columns);
+    Ok(Found { vectors, dimension, identities, labels: names, paths })
 }
 
 /// Reads names from text, one per line.
@@ -112,12 +188,12 @@ pub fn read_labels(path: &Path) -> Result<Vec<String>, TableError> {
     Ok(text.strip_prefix('\u{feff}').unwrap_or(text).lines().map(str::to_owned).collect())
 }
 
-/// Writes one Parquet file; `paths` has one entry per item or none at all.
+/// Writes one Parquet file with the manifest in its metadata; `paths` has one entry per item or none at all.
 pub fn export_parquet(
     path: &Path,
     gallery: &Gallery,
     paths: &[Option<String>],
-    metadata: &[(String, String)],
+    provenance: &Provenance,
 ) -> Result<(), TableError> {
     check_paths(path, gallery, paths)?;
     let rows = 0..gallery.len();
@@ -129,15 +205,24 @@ pub fn export_parquet(
     if !paths.is_empty() {
         columns.push(("path".to_owned(), Column::OptionalText(paths.iter().map(Option::as_deref).collect())));
     }
-    columns::write(path, gallery.len(), &columns, metadata)
+    let manifest = GalleryManifest::describe(gallery, paths, provenance.clone());
+    let metadata = [(MANIFEST_KEY.to_owned(), manifest.sealed())];
+    columns::write(path, gallery.len(), &columns, &metadata)
 }
 
 /// Reads a Parquet file with the columns `label`, `vector`, and perhaps `identity` and `path`.
-pub fn import_parquet(path: &Path, metric: Metric) -> Result<ImportedGallery, TableError> {
+///
+/// The metric is that of the manifest, or the one that is asked for, or Euclidean.
+pub fn import_parquet(path: &Path, metric: Option<Metric>) -> Result<ImportedGallery, TableError> {
     let table = Table::open(path)?;
     if table.rows() == 0 {
         return Err(TableError::Empty { path: path.to_owned() });
     }
+    let entry = table.metadata().into_iter().find(|(key, _)| key == MANIFEST_KEY);
+    if entry.is_none() && table.is_ours() {
+        return Err(TableError::NoDigest { path: path.to_owned() });
+    }
+    let manifest = entry.map(|(_, text)| GalleryManifest::parse(text.as_bytes(), path)).transpose()?;
     let labels = table.text("label")?;
     let identities = if table.has("identity") {
         table.text("identity")?
@@ -146,12 +231,10 @@ pub fn import_parquet(path: &Path, metric: Metric) -> Result<ImportedGallery, Ta
     };
     let paths = if table.has("path") { table.optional_text("path")? } else { vec![None; table.rows()] };
     let (vectors, dimension) = table.vectors("vector")?;
-    let gallery = Gallery::new(vectors, dimension, identities, &labels, metric)
-        .map_err(|source| TableError::Gallery { path: path.to_owned(), source })?;
-    Ok(ImportedGallery { gallery, paths })
+    Found { vectors, dimension, identities, labels, paths }.settle(path, manifest, metric)
 }
 
-/// Writes the folders of clip-retrieval, so many items per shard.
+/// Writes the folders of clip-retrieval, so many items per shard, and the manifest beside them.
 ///
 /// `image_path` is the item's path where it is known and its identity otherwise; identity and label have columns too.
 pub fn export_clip_retrieval(
@@ -159,6 +242,7 @@ pub fn export_clip_retrieval(
     gallery: &Gallery,
     paths: &[Option<String>],
     shard_items: NonZeroUsize,
+    provenance: &Provenance,
 ) -> Result<(), TableError> {
     check_paths(directory, gallery, paths)?;
     let (arrays, tables) = (directory.join("img_emb"), directory.join("metadata"));
@@ -194,18 +278,25 @@ pub fn export_clip_retrieval(
         ];
         columns::write(&tables.join(name("metadata", "parquet")), end - start, &columns, &[])?;
     }
-    Ok(())
+    let found = find_clip_retrieval(directory, None)?.settle(directory, None, Some(gallery.metric()))?;
+    write_manifest(&directory.join(CLIP_MANIFEST), &found, provenance)
 }
 
 /// Reads the folders of clip-retrieval, shards in the order of their numbers.
 ///
 /// The label comes from `label_column`, or else from `label`, or else from `caption`; the identity from `identity`, or
-/// else from `image_path`, or else from the row.
+/// else from `image_path`, or else from the row. The metric is that of the manifest, or the one that is asked for, or
+/// Euclidean.
 pub fn import_clip_retrieval(
     directory: &Path,
     label_column: Option<&str>,
-    metric: Metric,
+    metric: Option<Metric>,
 ) -> Result<ImportedGallery, TableError> {
+    let manifest = read_manifest(&directory.join(CLIP_MANIFEST))?;
+    find_clip_retrieval(directory, label_column)?.settle(directory, manifest, metric)
+}
+
+fn find_clip_retrieval(directory: &Path, label_column: Option<&str>) -> Result<Found, TableError> {
     let (arrays, tables) = (directory.join("img_emb"), directory.join("metadata"));
     let (arrays, mut tables) = (shards(&arrays)?, shards(&tables)?);
     if arrays.is_empty() {
@@ -254,9 +345,7 @@ pub fn import_clip_retrieval(
             partner: directory.join(format!("img_emb/img_emb_{number}.npy")),
         });
     }
-    let gallery = Gallery::new(vectors, dimension.unwrap_or(0), identities, &labels, metric)
-        .map_err(|source| TableError::Gallery { path: directory.to_owned(), source })?;
-    Ok(ImportedGallery { gallery, paths })
+    Ok(Found { vectors, dimension: dimension.unwrap_or(0), identities, labels, paths })
 }
 
 /// Shards of a folder by number: `img_emb_007.npy` is number 7. A folder that is not there has none.

@@ -1,5 +1,6 @@
 //! One row per query: what was retrieved, and what each certificate says about it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,10 +9,20 @@ use std::path::Path;
 use retrievalguard::Sigma;
 use retrievalguard::certificate::{CertificateName, Radius, Verdict};
 use retrievalguard::storage::atomic::{AtomicFile, WriteError};
+use retrievalguard::storage::digest::{Digest, canonical_json};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::TableError;
 use super::columns::{self, Column, Table};
+use super::record::{TableRecord, Unverified};
+use super::{TableError, plausible};
+use crate::run::TableDescription;
+
+/// Key of the run's description in the metadata of a Parquet file.
+const RUN_KEY: &str = "retrievalguard.run";
+
+/// Key of the table's digest in the metadata of a Parquet file.
+const DIGEST_KEY: &str = "retrievalguard.table";
 
 /// Longest line of JSON that is read: names, and a handful of numbers per certificate.
 const LINE_LIMIT: u64 = 1 << 20;
@@ -57,7 +68,7 @@ pub struct ResultRow {
 /// use std::collections::BTreeMap;
 /// use retrievalguard::Sigma;
 /// use retrievalguard::certificate::{CertificateName, Radius, Verdict};
-/// use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable};
+/// use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, Unverified};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("certificates.parquet");
@@ -71,8 +82,8 @@ pub struct ResultRow {
 ///     certificates: BTreeMap::from([(CertificateName::HalfSpace, cell)]),
 /// };
 /// let table = ResultTable::new(Sigma::new(0.25)?, vec![CertificateName::HalfSpace], vec![row])?;
-/// table.write_parquet(&path, &[])?;
-/// assert_eq!(ResultTable::read_parquet(&path)?, table);
+/// table.write_parquet(&path, None)?;
+/// assert_eq!(ResultTable::read(&path, Unverified::Refuse)?.table, table);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +91,19 @@ pub struct ResultTable {
     sigma: Sigma,
     certificates: Vec<CertificateName>,
     rows: Vec<ResultRow>,
+}
+
+/// A table as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredTable {
+    /// The rows.
+    pub table: ResultTable,
+    /// What it was made with, if it says so.
+    pub run: Option<TableDescription>,
+    /// The same as it stands in the file, which may be of an earlier format if the table is not verified.
+    pub described: Option<Value>,
+    /// Whether it is what was written; otherwise nobody knows.
+    pub verified: bool,
 }
 
 impl ResultTable {
@@ -119,9 +143,21 @@ impl ResultTable {
         &self.rows
     }
 
+    /// Stands for every row and for what the table was made with.
+    ///
+    /// SHA-256 of the canonical JSON of the description, or `null`, a line break, and the rows as JSON lines.
+    pub fn digest(&self, run: Option<&TableDescription>) -> Digest {
+        let run = canonical_json(&run.map_or(Value::Null, TableDescription::to_value));
+        let mut bytes = run.into_bytes();
+        bytes.push(b'\n');
+        self.json_lines_to(&mut bytes).expect("memory takes everything");
+        Digest::of_bytes(&bytes)
+    }
+
     /// Writes Parquet: for each certificate the columns `…_verdict`, `…_radius`, `…_radius_in_sigmas`,
-    /// `…_radius_in_8bit_steps`, `…_unbounded` and `…_samples`; `metadata` goes into the file's key-value pairs.
-    pub fn write_parquet(&self, path: &Path, metadata: &[(String, String)]) -> Result<(), TableError> {
+    /// `…_radius_in_8bit_steps`, `…_unbounded` and `…_samples`; the description and the [digest](Self::digest) go into the
+    /// file's key-value pairs.
+    pub fn write_parquet(&self, path: &Path, run: Option<&TableDescription>) -> Result<(), TableError> {
         fn wrong(row: &ResultRow) -> Option<&WrongItem> {
             row.nearest_wrong.as_ref()
         }
@@ -156,11 +192,81 @@ impl ResultTable {
                 Column::Count(flat.iter().map(|cell| i64::from(cell.samples)).collect()),
             ));
         }
-        columns::write(path, self.rows.len(), &columns, metadata)
+        let mut metadata = Vec::new();
+        if let Some(run) = run {
+            metadata.push((RUN_KEY.to_owned(), run.to_value().to_string()));
+        }
+        metadata.push((DIGEST_KEY.to_owned(), self.digest(run).to_string()));
+        columns::write(path, self.rows.len(), &columns, &metadata)
     }
 
-    /// Reads what [`ResultTable::write_parquet`] writes, also after another program wrote it again.
-    pub fn read_parquet(path: &Path) -> Result<Self, TableError> {
+    /// Reads a table, Parquet or JSON lines by the end of its name, and holds it against the digest that was written with
+    /// it, and its numbers against what the run could have found.
+    ///
+    /// The digest of a Parquet file is in its metadata, that of JSON lines in the record beside them.
+    pub fn read(path: &Path, unverified: Unverified) -> Result<StoredTable, TableError> {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        let (table, described, wanted) = match ending {
+            Some("parquet") => {
+                let (table, metadata) = Self::parse_parquet(path)?;
+                let entry = |wanted: &str| metadata.iter().find(|(key, _)| key == wanted);
+                let described = match entry(RUN_KEY) {
+                    Some((_, text)) => Some(serde_json::from_str(text).map_err(|error| {
+                        TableError::Description { path: path.to_owned(), source: error.into() }
+                    })?),
+                    None => None,
+                };
+                let wanted = match entry(DIGEST_KEY) {
+                    Some((_, text)) => Some(text.parse().map_err(|_| {
+                        TableError::value(path, 0, DIGEST_KEY, text, "64 hexadecimal digits")
+                    })?),
+                    None => None,
+                };
+                (table, described, wanted)
+            }
+            Some("jsonl") => {
+                let table = Self::parse_json_lines(path)?;
+                match TableRecord::beside(path)? {
+                    Some(TableRecord { run, table: digest, .. }) => (table, run, Some(digest)),
+                    None => (table, None, None),
+                }
+            }
+            Some(_) | None => return Err(TableError::Ending { path: path.to_owned() }),
+        };
+        table.held_against(path, described, wanted, unverified)
+    }
+
+    /// The table with what was stored beside its rows, if they belong together.
+    fn held_against(
+        self,
+        path: &Path,
+        described: Option<Value>,
+        wanted: Option<Digest>,
+        unverified: Unverified,
+    ) -> Result<StoredTable, TableError> {
+        let Some(wanted) = wanted else {
+            if unverified == Unverified::Refuse {
+                return Err(TableError::NoDigest { path: path.to_owned() });
+            }
+            plausible::check_rows(&self, path)?;
+            let run = described.as_ref().and_then(|value| TableDescription::parse(value).ok());
+            return Ok(StoredTable { table: self, run, described, verified: false });
+        };
+        let unusable = |source| TableError::Description { path: path.to_owned(), source };
+        let run = described.as_ref().map(TableDescription::parse).transpose().map_err(unusable)?;
+        let found = self.digest(run.as_ref());
+        if found != wanted {
+            return Err(TableError::Changed { path: path.to_owned(), found, wanted });
+        }
+        match &run {
+            Some(run) => plausible::check(&self, run, path)?,
+            None => plausible::check_rows(&self, path)?,
+        }
+        Ok(StoredTable { table: self, run, described, verified: true })
+    }
+
+    /// The columns and the metadata of a Parquet file, also after another program wrote it again.
+    fn parse_parquet(path: &Path) -> Result<(Self, Vec<(String, String)>), TableError> {
         let table = Table::open(path)?;
         let (identities, labels) = (table.text("identity")?, table.text("label")?);
         let (retrieved, retrieved_labels) = (table.text("retrieved")?, table.text("retrieved_label")?);
@@ -193,6 +299,8 @@ impl ResultTable {
         for &name in &certificates {
             let verdicts = table.text(&column_name(name, "verdict"))?;
             let radii = table.optional_numbers(&column_name(name, "radius"))?;
+            let sigmas = table.optional_numbers(&column_name(name, "radius_in_sigmas"))?;
+            let steps = table.optional_numbers(&column_name(name, "radius_in_8bit_steps"))?;
             let unbounded = table.flags(&column_name(name, "unbounded"))?;
             let samples = table.counts(&column_name(name, "samples"))?;
             for (row, entry) in rows.iter_mut().enumerate() {
@@ -202,18 +310,16 @@ impl ResultTable {
                 })?;
                 let verdict = parse_verdict(&verdicts[row], radii[row], unbounded[row])
                     .map_err(|fault| fault.at(path, row, name))?;
-                entry.certificates.insert(name, Cell { verdict, samples });
+                let cell = Cell { verdict, samples };
+                let derived = FlatCell::new(cell, sigma);
+                derived.agree(sigmas[row], steps[row]).map_err(|fault| fault.at(path, row, name))?;
+                entry.certificates.insert(name, cell);
             }
         }
-        Self::new(sigma, certificates, rows)
+        Ok((Self::new(sigma, certificates, rows)?, table.metadata()))
     }
 
-    /// The key-value pairs of a Parquet file: what the run was.
-    pub fn read_metadata(path: &Path) -> Result<Vec<(String, String)>, TableError> {
-        Ok(Table::open(path)?.metadata())
-    }
-
-    /// Writes one JSON object per line.
+    /// Writes one JSON object per line; a [record](TableRecord) beside them says what they are.
     pub fn write_json_lines(&self, path: &Path) -> Result<(), TableError> {
         let mut file = AtomicFile::create(path)?;
         self.json_lines_to(&mut file).map_err(|error| WriteError::new(path, error))?;
@@ -229,8 +335,18 @@ impl ResultTable {
         Ok(())
     }
 
-    /// Reads what [`ResultTable::write_json_lines`] writes.
-    pub fn read_json_lines(path: &Path) -> Result<Self, TableError> {
+    /// Writes JSON lines and, beside them, the record by which they are read again.
+    pub fn write_json_lines_with_record(
+        &self,
+        path: &Path,
+        run: Option<&TableDescription>,
+    ) -> Result<(), TableError> {
+        self.write_json_lines(path)?;
+        TableRecord::new(self, run).write_beside(path)
+    }
+
+    /// The rows of [`ResultTable::write_json_lines`].
+    fn parse_json_lines(path: &Path) -> Result<Self, TableError> {
         let failed = |source| TableError::Read { path: path.to_owned(), source };
         let mut reader = BufReader::new(File::open(path).map_err(failed)?);
         let (mut rows, mut sigmas) = (Vec::new(), Vec::new());
@@ -292,7 +408,7 @@ fn one_field(text: &str) -> String {
     text.replace(['\t', '\n', '\r'], " ")
 }
 
-fn column_name(certificate: CertificateName, field: &str) -> String {
+pub(super) fn column_name(certificate: CertificateName, field: &str) -> String {
     format!("{}_{field}", certificate.as_str().replace('-', "_"))
 }
 
@@ -327,6 +443,7 @@ impl VerdictWord {
 
 /// A cell as tables show it: a verdict in a word, and numbers that may be missing.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct FlatCell {
     verdict: VerdictWord,
     radius: Option<f64>,
@@ -356,22 +473,45 @@ impl FlatCell {
     }
 }
 
+impl FlatCell {
+    /// Whether numbers that follow from the radius are those that stand beside it.
+    fn agree(&self, sigmas: Option<f64>, steps: Option<f64>) -> Result<(), CellFault> {
+        for (field, found, wanted) in [
+            ("radius_in_sigmas", sigmas, self.radius_in_sigmas),
+            ("radius_in_8bit_steps", steps, self.radius_in_8bit_steps),
+        ] {
+            // pandas writes a missing number as NaN.
+            let found = found.filter(|number| !number.is_nan());
+            if found.map(f64::to_bits) != wanted.map(f64::to_bits) {
+                let shown = |number: Option<f64>| number.map_or("missing".to_owned(), |it| it.to_string());
+                let wanted = format!("{} by the radius beside it", shown(wanted));
+                return Err(CellFault { field, found: shown(found), wanted: wanted.into() });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A cell that contradicts itself.
 #[derive(Debug, PartialEq)]
 struct CellFault {
     field: &'static str,
     found: String,
-    wanted: &'static str,
+    wanted: Cow<'static, str>,
 }
 
 impl CellFault {
     fn at(self, path: &Path, row: usize, name: CertificateName) -> TableError {
-        TableError::value(path, row, &column_name(name, self.field), self.found, self.wanted)
+        TableError::value(path, row, &column_name(name, self.field), self.found, &self.wanted)
     }
 }
 
 fn parse_verdict(word: &str, radius: Option<f64>, unbounded: bool) -> Result<Verdict, CellFault> {
-    let fault = |field, found: &dyn ToString, wanted| CellFault { field, found: found.to_string(), wanted };
+    let fault = |field, found: &dyn ToString, wanted: &'static str| CellFault {
+        field,
+        found: found.to_string(),
+        wanted: wanted.into(),
+    };
     // pandas writes a missing number as NaN.
     let radius = radius.filter(|radius| !radius.is_nan());
     match (word, radius, unbounded) {
@@ -396,6 +536,7 @@ fn parse_verdict(word: &str, radius: Option<f64>, unbounded: bool) -> Result<Ver
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct JsonRow {
     identity: String,
     label: String,
@@ -425,11 +566,17 @@ impl JsonRow {
     }
 
     fn into_row(self, path: &Path, row: usize) -> Result<ResultRow, TableError> {
+        let sigma = common_sigma(path, &[self.sigma])?;
         let mut certificates = BTreeMap::new();
         for (name, cell) in self.certificates {
             let verdict = parse_verdict(cell.verdict.as_str(), cell.radius, cell.unbounded)
                 .map_err(|fault| fault.at(path, row, name))?;
-            certificates.insert(name, Cell { verdict, samples: cell.samples });
+            let read = Cell { verdict, samples: cell.samples };
+            let derived = FlatCell::new(read, sigma);
+            derived
+                .agree(cell.radius_in_sigmas, cell.radius_in_8bit_steps)
+                .map_err(|fault| fault.at(path, row, name))?;
+            certificates.insert(name, read);
         }
         Ok(ResultRow {
             identity: self.identity,

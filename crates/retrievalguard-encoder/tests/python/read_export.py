@@ -68,7 +68,8 @@ if present("pyarrow"):
     table = pq.read_table(folder / "gallery.parquet")
     kind = table.schema.field("vector").type
     assert pa.types.is_list(kind) and kind.value_type == pa.float32(), kind
-    assert table.schema.metadata[b"note"] == b"exported by a test"
+    manifest = json.loads(table.schema.metadata[b"retrievalguard.gallery"])
+    assert manifest["samples"] == 100 and len(manifest["sha256"]) == 64, manifest
     names = sorted((folder / "clip" / "img_emb").iterdir())
     tables = sorted((folder / "clip" / "metadata").iterdir())
     assert len(names) == len(tables) > 1

@@ -37,11 +37,11 @@ pub(super) fn gallery(
     let request = IndexRequest {
         records: &records,
         embedder,
-        sigma: run.description.sigma,
+        sigma: run.smoothed.procedure.sigma,
         samples: 0,
         seed: Seed::new(0),
         metric: stored.manifest.metric,
-        excess: run.description.excess(),
+        excess: run.smoothed.excess(),
         broken: BrokenPictures::Fatal,
         threads: engine.threads(),
         batch: engine.batch,

@@ -8,6 +8,7 @@ use retrievalguard::Alpha;
 use retrievalguard::attack::{Attacked, Cost, FACTORS, Mode, Pixels, Rates, Tally, TallyFault, caution};
 use retrievalguard::storage::atomic;
 use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::sealed::seal;
 use retrievalguard_encoder::pipeline::AttackRequest;
 use serde::Serialize;
 use serde_json::json;
@@ -84,9 +85,7 @@ pub(super) fn write(
         },
         "queries": queries,
     });
-    let mut text = serde_json::to_string_pretty(&value)?;
-    text.push('\n');
-    Ok(atomic::write(&folder.join(ATTACK_FILE), text.as_bytes())?)
+    Ok(atomic::write(&folder.join(ATTACK_FILE), seal(&value)?.as_bytes())?)
 }
 
 /// Prints the table and what follows from it.

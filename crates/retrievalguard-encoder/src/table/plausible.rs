@@ -1,0 +1,132 @@
+//! What no run can have found, whatever a table says.
+
+use std::path::Path;
+
+use retrievalguard::certificate::{CertificateName, Radius, Verdict};
+use retrievalguard::planner::Ceiling;
+use retrievalguard::{SampleCount, Sigma};
+
+use super::results::column_name;
+use super::{ResultRow, ResultTable, TableError};
+use crate::run::{Method, Retriever, RunDescription, Smoothed, TableDescription};
+
+/// No quantile of the normal law that a double can hold lies further from zero.
+const FARTHEST_SCORE: f64 = 39.0;
+
+/// What rounding may add to a ceiling.
+const ROUNDING: f64 = 1e-6;
+
+/// Holds a table against the run that it says it comes from.
+pub(super) fn check(table: &ResultTable, run: &TableDescription, path: &Path) -> Result<(), TableError> {
+    check_rows(table, path)?;
+    match run {
+        TableDescription::Arrays(arrays) => check_header(table, arrays.sigma, &arrays.certificates, path),
+        TableDescription::Run(run) => match &run.method {
+            Method::Smoothed(smoothed) => {
+                let procedure = &smoothed.procedure;
+                check_header(table, procedure.sigma, &procedure.certificates, path)?;
+                let mut rows = table.rows().iter().enumerate();
+                rows.try_for_each(|(number, row)| check_row(row, run, smoothed, (path, number)))
+            }
+            // Its certificates are none of those that tables hold.
+            Method::Lipschitz(_) => check_header(table, table.sigma(), &[], path),
+        },
+    }
+}
+
+/// Holds a table of an unknown run against what any run could find.
+pub(super) fn check_rows(table: &ResultTable, path: &Path) -> Result<(), TableError> {
+    let farthest = 2.0 * FARTHEST_SCORE * table.sigma().get();
+    for (number, row) in table.rows().iter().enumerate() {
+        for (&name, cell) in &row.certificates {
+            let refused = |field, found: &dyn ToString, wanted: &str| {
+                Err(TableError::value(path, number, &column_name(name, field), found.to_string(), wanted))
+            };
+            match cell.verdict {
+                Verdict::Certified { .. } if cell.samples == 0 => {
+                    return refused("samples", &0, "at least one for a certified query");
+                }
+                Verdict::Certified { radius: Radius::Finite(radius) } if radius > farthest => {
+                    let wanted = format!("at most {farthest}, which no number of samples exceeds");
+                    return refused("radius", &radius, &wanted);
+                }
+                Verdict::Certified { .. } | Verdict::Abstained | Verdict::Misretrieved => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_header(
+    table: &ResultTable,
+    sigma: Sigma,
+    certificates: &[CertificateName],
+    path: &Path,
+) -> Result<(), TableError> {
+    if table.sigma() != sigma {
+        return Err(TableError::value(path, 0, "sigma", table.sigma(), &format!("{sigma}, that of the run")));
+    }
+    if table.certificates() != certificates {
+        let named =
+            |names: &[CertificateName]| names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+        let wanted = format!("{}, those of the run", named(certificates));
+        return Err(TableError::value(path, 0, "certificates", named(table.certificates()), &wanted));
+    }
+    Ok(())
+}
+
+fn check_row(
+    row: &ResultRow,
+    run: &RunDescription,
+    smoothed: &Smoothed,
+    (path, number): (&Path, usize),
+) -> Result<(), TableError> {
+    if let Some(wrong) = row.nearest_wrong.as_ref().filter(|wrong| wrong.label == row.label) {
+        let wanted = "another label than the query's";
+        return Err(TableError::value(path, number, "nearest_wrong_label", &wrong.label, wanted));
+    }
+    let procedure = &smoothed.procedure;
+    for (&name, cell) in &row.certificates {
+        let refused = |field, found: &dyn ToString, wanted: &str| {
+            Err(TableError::value(path, number, &column_name(name, field), found.to_string(), wanted))
+        };
+        if cell.samples > procedure.samples.get() {
+            let wanted = format!("at most {}, those of the run", procedure.samples);
+            return refused("samples", &cell.samples, &wanted);
+        }
+        let Verdict::Certified { radius } = cell.verdict else { continue };
+        if Retriever::of(name) == Retriever::Mean && row.retrieved_label != row.label {
+            let wanted = format!("misretrieved, since `{}` was retrieved", row.retrieved_label);
+            return refused("verdict", &"certified", &wanted);
+        }
+        let Radius::Finite(radius) = radius else { continue };
+        // The planner speaks of items within the norm bound; vectors from elsewhere may lie outside.
+        if run.gallery.largest_norm > run.encoder.norm_bound.get() * (1.0 + ROUNDING) {
+            continue;
+        }
+        let ceiling = SampleCount::new(u64::from(cell.samples))
+            .ok()
+            .and_then(|samples| ceiling(run, smoothed).largest_radius(name, samples))
+            .filter(|ceiling| !ceiling.is_nan());
+        // Where not even the best query can be certified, nothing is.
+        let ceiling = ceiling.unwrap_or(0.0);
+        if radius > ceiling * (1.0 + ROUNDING) {
+            let wanted = format!("at most {ceiling}, the ceiling of {} samples", cell.samples);
+            return refused("radius", &radius, &wanted);
+        }
+    }
+    Ok(())
+}
+
+/// The planner's ceiling for any query of the run.
+fn ceiling(run: &RunDescription, smoothed: &Smoothed) -> Ceiling {
+    let procedure = &smoothed.procedure;
+    let mut ceiling =
+        Ceiling::new(procedure.sigma, procedure.alpha, run.encoder.norm_bound, run.encoder.dimension)
+            // The threshold of a half-space is never below the largest norm of an item (docs/theory.md, section 2.1).
+            .offset(-run.gallery.largest_norm);
+    if let Some(samples) = run.gallery.samples.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
+        ceiling = ceiling.gallery_samples(samples);
+    }
+    ceiling
+}
