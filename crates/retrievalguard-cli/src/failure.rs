@@ -10,6 +10,7 @@ use retrievalguard::attack::AttackError;
 use retrievalguard::certificate::CertificateError;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::journal::JournalError;
+use retrievalguard::storage::lock::LockError;
 use retrievalguard::storage::manifest::{Disagreement, Mismatch, StorageError};
 use retrievalguard_encoder::catalogue::CatalogueError;
 use retrievalguard_encoder::experiment::SweepError;
@@ -30,6 +31,7 @@ fn status(error: &anyhow::Error) -> u8 {
 /// Whether a result could not be computed or written; a transparent wrapper hides what it wraps, so it is opened.
 fn work_failed(cause: &(dyn Error + 'static)) -> bool {
     let journal = |error: &JournalError| matches!(error, JournalError::Write(_) | JournalError::InUse { .. });
+    let lock = |error: &LockError| matches!(error, LockError::InUse { .. } | LockError::Write(_));
     let encoder = |error: &SmoothingError| matches!(error, SmoothingError::Embedder { .. });
     let storage = |error: &StorageError| match error {
         StorageError::Write(_) => true,
@@ -75,6 +77,7 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
         || cause.downcast_ref().is_some_and(recall)
         || cause.downcast_ref().is_some_and(catalogue)
         || cause.downcast_ref().is_some_and(journal)
+        || cause.downcast_ref().is_some_and(lock)
         || cause.downcast_ref().is_some_and(encoder)
         || cause.downcast_ref().is_some_and(storage)
         || cause.downcast_ref().is_some_and(table)
@@ -97,6 +100,7 @@ fn training_failed(cause: &(dyn Error + 'static)) -> bool {
                 | TrainError::Sampling { .. }
                 | TrainError::Stopped { .. }
                 | TrainError::Folder { .. }
+                | TrainError::Lock(_)
                 | TrainError::Log(_)
                 | TrainError::Events(_)
                 | TrainError::Export(_)

@@ -188,6 +188,7 @@ pub fn train(
         weights: request.weights.map(digest_of_weights).transpose()?,
         backend: request.backend,
     };
+    let _lock = folder.take(start)?;
     let (learner, place) = match start {
         Start::Fresh => begin(request, folder, &inputs, &device, observer)?,
         Start::Resume => resume(recipe, folder, &inputs, &device)?,

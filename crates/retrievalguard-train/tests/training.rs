@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Mutex;
 
+use retrievalguard::storage::lock::{FolderLock, LockError};
 use retrievalguard_encoder::dataset::{PictureSource, Record, Role};
 use retrievalguard_encoder::engine::{Engine, EngineOptions};
 use retrievalguard_train::backend::Backend;
@@ -148,7 +149,14 @@ fn a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
     }
     run(&recipe, &records, &parts, start, &Watcher::default()).unwrap();
 
-    for file in ["network.safetensors", "encoder.onnx", "encoder.toml", "recipe.toml", "inputs.json"] {
+    for file in [
+        "checkpoint.safetensors",
+        "network.safetensors",
+        "encoder.onnx",
+        "encoder.toml",
+        "recipe.toml",
+        "inputs.json",
+    ] {
         let [whole, parts] = [&whole, &parts].map(|run| fs::read(run.join(file)).unwrap());
         assert_eq!(whole, parts, "{file}");
     }
@@ -285,6 +293,46 @@ fn a_folder_holds_one_run() {
     let error =
         run(&recipe, &records(0..12, 5), folder.path(), Start::Resume, &Watcher::default()).unwrap_err();
     assert!(error.to_string().starts_with("the training pictures"), "{error}");
+}
+
+#[test]
+fn equal_runs_leave_equal_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let (recipe, records) = (recipe(&["schedule.epochs=2", "evaluation.every=0"]), records(0..12, 6));
+    let [first, second] = ["first", "second"].map(|name| {
+        let place = folder.path().join(name);
+        run(&recipe, &records, &place, Start::Fresh, &Watcher::default()).unwrap();
+        fs::read(RunFolder::new(&place).checkpoint()).unwrap()
+    });
+    assert!(first == second, "the checkpoints differ");
+}
+
+#[test]
+fn a_folder_in_use_is_refused_by_name_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = recipe(&["schedule.epochs=1", "evaluation.every=0"]);
+    let pictures = records(0..12, 6);
+    let started = folder.path().join("run");
+    let stop = Watcher { stop_after: Some(1), ..Watcher::default() };
+    run(&recipe, &pictures, &started, Start::Fresh, &stop).unwrap_err();
+    let checkpoint = fs::read(RunFolder::new(&started).checkpoint()).unwrap();
+    let new = folder.path().join("new");
+    fs::create_dir(&new).unwrap();
+    for (place, start) in [(&started, Start::Resume), (&new, Start::Fresh)] {
+        let lock = FolderLock::take(place).unwrap();
+        let error = run(&recipe, &pictures, place, start, &Watcher::default()).unwrap_err();
+        assert!(matches!(error, TrainError::Lock(LockError::InUse { .. })), "{error}");
+        let (shown, holder) = (place.display(), std::process::id());
+        assert!(
+            error.to_string().starts_with(&format!("`{shown}` is in use by process {holder}")),
+            "{error}"
+        );
+        drop(lock);
+    }
+    assert!(fs::read_dir(&new).unwrap().next().is_none());
+    assert!(fs::read(RunFolder::new(&started).checkpoint()).unwrap() == checkpoint);
+    run(&recipe, &pictures, &started, Start::Resume, &Watcher::default()).unwrap();
+    assert!(!started.join(".lock").exists());
 }
 
 #[test]

@@ -13,6 +13,7 @@ use retrievalguard::gallery::Metric;
 use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Differences;
+use retrievalguard::storage::lock::{FolderLock, LOCK_FILE};
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma};
 use retrievalguard_encoder::catalogue::{Catalogue, Part};
@@ -116,6 +117,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     }
     refuse_foreign(directory)?;
     fs::create_dir_all(directory).map_err(|error| WriteError::new(directory, error))?;
+    let _lock = FolderLock::take(directory)?;
     claim(directory, &description(arguments))?;
     provide_encoder(arguments, &places)?;
     let embedder = arguments.engine.open(&places.encoder, None)?;
@@ -164,11 +166,12 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
 
 /// Only a directory that is new, empty or a demo's own is written to.
 fn refuse_foreign(directory: &Path) -> anyhow::Result<()> {
-    let mut entries = match fs::read_dir(directory) {
+    let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found.with_context(|| format!("`{}` is no usable directory", directory.display()))?,
     };
-    if entries.next().is_some() && !directory.join(DEMO_FILE).is_file() {
+    let mut others = entries.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name() != LOCK_FILE));
+    if others.next().is_some() && !directory.join(DEMO_FILE).is_file() {
         bail!(
             "`{}` holds other files, wanted a new or empty directory, or one of an earlier demo",
             directory.display()

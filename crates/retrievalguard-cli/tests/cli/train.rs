@@ -63,9 +63,10 @@ fn a_run_that_is_killed_and_interrupted_ends_with_the_bytes_of_one_that_was_not(
 
     let mut running = Running::start(&sandbox, &format!("train pictures --out parts {flags}"));
     running.wait_for_lines(&sandbox, "parts/log.jsonl", 5);
+    let resume = "train pictures --out parts --resume --engine rten";
+    sandbox.run(resume).fails(1, &["`parts` is in use by process "]);
     running.signal("-KILL");
     running.finish();
-    let resume = "train pictures --out parts --resume --engine rten";
     let mut running = Running::start(&sandbox, resume);
     running.wait_for_lines(&sandbox, "parts/log.jsonl", 20);
     running.signal("-INT");
@@ -74,7 +75,7 @@ fn a_run_that_is_killed_and_interrupted_ends_with_the_bytes_of_one_that_was_not(
     assert!(errors.contains("stopped in epoch"), "{errors}");
     assert!(errors.contains("--resume goes on from there"), "{errors}");
     sandbox.run(resume).succeeds();
-    for file in ["encoder.onnx", "network.safetensors"] {
+    for file in ["encoder.onnx", "network.safetensors", "checkpoint.safetensors"] {
         let same = sandbox.bytes(&format!("whole/{file}")) == sandbox.bytes(&format!("parts/{file}"));
         assert!(same, "{file}");
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::lock::LockError;
 use retrievalguard_encoder::contract::ContractError;
 use retrievalguard_encoder::engine::EngineError;
 use retrievalguard_encoder::recall::RecallError;
@@ -32,6 +33,9 @@ pub enum TrainError {
         /// The file that says so.
         file: PathBuf,
     },
+    /// Another run is writing to the folder.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// The folder could not be made.
     #[error("folder `{folder}` cannot be made")]
     Folder {

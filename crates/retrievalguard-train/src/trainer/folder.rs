@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use retrievalguard::storage::atomic;
 use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::lock::FolderLock;
 use retrievalguard_encoder::recall::Recall;
 use serde::{Deserialize, Serialize};
 
-use super::TrainError;
+use super::{Start, TrainError};
 use crate::backend::Backend;
 use crate::checkpoint::Checkpoint;
 use crate::recipe::Recipe;
@@ -112,6 +113,22 @@ impl RunFolder {
         &self.0
     }
 
+    /// Takes the folder for one run: two would write over each other's checkpoints.
+    pub(super) fn take(&self, start: Start) -> Result<FolderLock, TrainError> {
+        match start {
+            Start::Fresh => fs::create_dir_all(&self.0)
+                .map_err(|source| TrainError::Folder { folder: self.0.clone(), source })?,
+            Start::Resume if self.0.is_dir() => {}
+            Start::Resume => return Err(TrainError::NothingToResume { file: self.recipe() }),
+        }
+        let lock = FolderLock::take(&self.0)?;
+        if start == Start::Fresh {
+            // Another run may have begun and ended since the folder was looked at.
+            self.check_free()?;
+        }
+        Ok(lock)
+    }
+
     /// Refuses a folder with files that a run would replace.
     ///
     /// The recipe is written last, so inputs and a checkpoint without one are left from a start that was cut short.
@@ -125,15 +142,13 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Begins a run in a folder that has none.
+    /// Begins a run in a folder that has none and is there.
     pub(super) fn begin(
         &self,
         recipe: &Recipe,
         inputs: &Inputs,
         checkpoint: &Checkpoint,
     ) -> Result<(), TrainError> {
-        fs::create_dir_all(&self.0)
-            .map_err(|source| TrainError::Folder { folder: self.0.clone(), source })?;
         let text = serde_json::to_string_pretty(inputs).expect("inputs are digests and a name") + "\n";
         atomic::write(&self.inputs(), text.as_bytes())?;
         checkpoint.write(&self.checkpoint())?;

@@ -6,6 +6,7 @@ use burn::module::ParamId;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Bytes, Device, Tensor, TensorData};
+use burn_pack::{Reader, Writer};
 use retrievalguard::Seed;
 
 use super::TrainError;
@@ -137,7 +138,7 @@ impl Learner {
             let state = if place.step == 0 {
                 Vec::new()
             } else {
-                optimiser.into_bytes().map_err(|_| TrainError::OptimiserState { optimiser: name })?.to_vec()
+                optimiser_state(optimiser).map_err(|_| TrainError::OptimiserState { optimiser: name })?
             };
             optimisers.insert(name.to_owned(), state);
         }
@@ -194,6 +195,24 @@ impl Learner {
         self.loss = Some(self.loss_optimiser.step(recipe.loss.beta_learning_rate, loss, boundary));
         Ok(Outcome { loss: value, beta: f64::from(self.beta()), active })
     }
+}
+
+/// What an optimiser remembers, as burn writes it but in alphabetical order: burn keeps it in a hash map, whose order
+/// changes from process to process, and equal runs leave equal checkpoints.
+fn optimiser_state(optimiser: &ModuleOptimizer) -> Result<Vec<u8>, burn_pack::Error> {
+    let written = optimiser.into_bytes().map_err(|error| burn_pack::Error::IoError(error.to_string()))?;
+    let reader = Reader::from_bytes(written)?;
+    let (scalars, metadata) = (reader.scalars().clone(), reader.metadata().clone());
+    let mut tensors = reader.into_tensors()?;
+    tensors.sort_by(|one, other| one.name.cmp(&other.name));
+    let mut writer = Writer::new(tensors);
+    for (key, &value) in &scalars {
+        writer = writer.with_scalar(key, value);
+    }
+    for (key, value) in &metadata {
+        writer = writer.with_metadata(key, value);
+    }
+    Ok(writer.into_bytes()?.to_vec())
 }
 
 /// The loss with the number of its parameter that every run uses.

@@ -40,7 +40,7 @@
 //! ```
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -48,6 +48,7 @@ use serde_json::Value;
 
 use super::atomic::{WriteError, sync_directory};
 use super::digest::{Digest, canonical_json};
+use super::lock::{self, LockError};
 
 const TITLE: &str = "retrievalguard journal ";
 const VERSION: &str = "1";
@@ -218,7 +219,7 @@ impl Journal {
     /// `run_key` stands for everything that the records depend on; `description` says it in words, for the message when
     /// the keys differ.
     pub fn open_or_create(path: &Path, run_key: Digest, description: &Value) -> Result<Opened, JournalError> {
-        let mut file = open_locked(path)?;
+        let mut file = open_alone(path)?;
         let read = |source| JournalError::Read { path: path.to_owned(), source };
         let write = |source| WriteError::new(path, source);
         let mut bytes = Vec::new();
@@ -320,46 +321,16 @@ impl Journal {
     }
 }
 
-/// Opens the file that `path` leads to and keeps everyone else out.
-fn open_locked(path: &Path) -> Result<File, JournalError> {
-    loop {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(|source| WriteError::new(path, source))?;
-        let read = |source| JournalError::Read { path: path.to_owned(), source };
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse { path: path.to_owned() }),
-            Err(TryLockError::Error(source)) => return Err(read(source)),
+/// Opens the journal's file and keeps everyone else out.
+fn open_alone(path: &Path) -> Result<File, JournalError> {
+    match lock::open_locked(path) {
+        Ok(lock::Opened::Locked(file)) => Ok(file),
+        Ok(lock::Opened::InUse(_)) | Err(LockError::InUse { .. }) => {
+            Err(JournalError::InUse { path: path.to_owned() })
         }
-        if !file.metadata().map_err(read)?.is_file() {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file");
-            return Err(read(source));
-        }
-        // Whoever held the lock before may have removed the journal after it was opened here.
-        if is_at(&file, path) {
-            return Ok(file);
-        }
+        Err(LockError::Write(error)) => Err(error.into()),
+        Err(LockError::Lock { path, source }) => Err(JournalError::Read { path, source }),
     }
-}
-
-#[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(opened), Ok(named)) => (opened.dev(), opened.ino()) == (named.dev(), named.ino()),
-        _ => false,
-    }
-}
-
-#[cfg(not(unix))]
-fn is_at(_file: &File, path: &Path) -> bool {
-    path.exists()
 }
 
 fn header(run_key: Digest, description: &Value) -> String {
