@@ -283,3 +283,10 @@ pub(crate) struct ItemForm {
     /// Name of the item; made from the picture's digest by default
     identity: Option<String>,
 }
+
+#[cfg(test)]
+#[path = "../../retrievalguard/tests/mutation/mod.rs"]
+mod mutation;
+
+#[cfg(test)]
+mod tests;
