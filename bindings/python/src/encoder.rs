@@ -10,7 +10,7 @@ use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use retrievalguard::{Embedder, EmbedderFailure, Picture, Smoother};
 use retrievalguard_encoder::contract::Contract;
-use retrievalguard_encoder::engine::{EngineError, EngineOptions, OnnxEmbedder};
+use retrievalguard_encoder::engine::{EngineError, EngineOptions, MOST_BATCH, MOST_THREADS, OnnxEmbedder};
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::input_values;
 
@@ -44,8 +44,9 @@ pub(crate) struct Sampling {
 }
 
 /// A count that was given under a name.
-pub(crate) fn positive(what: &str, value: usize) -> PyResult<NonZeroUsize> {
-    NonZeroUsize::new(value).ok_or_else(|| refused(format!("{what} is 0, wanted at least 1")))
+pub(crate) fn positive(what: &str, value: usize, most: usize) -> PyResult<NonZeroUsize> {
+    let number = NonZeroUsize::new(value).filter(|_| value <= most);
+    number.ok_or_else(|| refused(format!("{what} is {value}, wanted a number from 1 to {most}")))
 }
 
 /// An ONNX file under its contract, run by an engine.
@@ -82,10 +83,10 @@ impl Encoder {
     fn new(py: Python<'_>, opening: Opening) -> PyResult<Self> {
         let Opening { model, contract, .. } = opening;
         let threads = match opening.threads {
-            Some(threads) => positive("threads", threads)?,
+            Some(threads) => positive("threads", threads, MOST_THREADS)?,
             None => thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         };
-        let batch = positive("batch", opening.batch)?;
+        let batch = positive("batch", opening.batch, MOST_BATCH)?;
         let word = |error: EngineError| raised(&error);
         let options = EngineOptions {
             engine: opening.engine.map(|engine| engine.parse()).transpose().map_err(word)?,
@@ -126,7 +127,7 @@ impl Encoder {
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let pictures = pictures.as_slice()?.to_vec();
         let (pixels, dimension) = (self.embedder.input_len(), self.embedder.dimension());
-        if pictures.len() != count * pixels {
+        if count.checked_mul(pixels) != Some(pictures.len()) {
             return Err(refused(format!("{} values are not {count} pictures of {pixels}", pictures.len())));
         }
         let embeddings = py.detach(|| {

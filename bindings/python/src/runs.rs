@@ -6,7 +6,7 @@ use std::thread;
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use retrievalguard_encoder::engine::{EngineError, EngineOptions};
+use retrievalguard_encoder::engine::{EngineError, EngineOptions, MOST_BATCH, MOST_THREADS};
 use retrievalguard_worker::{Assignment, Notes, RunStore, Sharing, WorkerError, WorkerOptions};
 
 use crate::encoder::{Encoder, positive};
@@ -90,7 +90,7 @@ impl Working {
             sessions: Some(NonZeroUsize::MIN),
             ..EngineOptions::default()
         };
-        Ok(WorkerOptions { engine, batch: positive("batch", self.batch)?, cache: self.cache })
+        Ok(WorkerOptions { engine, batch: positive("batch", self.batch, MOST_BATCH)?, cache: self.cache })
     }
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn work<'py>(
 ) -> PyResult<()> {
     let assignment = share.map_or(Ok(Assignment::All), |(index, of)| Assignment::share(index, of));
     let assignment = assignment.map_err(|error| raised(&error))?;
-    let (threads, options) = (positive("threads", threads)?, working.options()?);
+    let (threads, options) = (positive("threads", threads, MOST_THREADS)?, working.options()?);
     let worked = watched(py, progress.as_ref(), |watch| {
         retrievalguard_worker::work(RunStore::open(run)?, &assignment, threads, &options, watch)
     })?;

@@ -64,6 +64,7 @@ def test_a_bar_is_shown(capsys):
         (quarter, {"picture": np.full((2, 3), 1e9)}, "is lost in rounding"),
         (quarter, {"picture": np.empty((0, 3))}, "wanted at least one"),
         (quarter, {"samples": 0}, "samples is 0, wanted a whole number from 1"),
+        (quarter, {"samples": 2**32 - 1}, "4294967295 samples of 4 numbers take 68719476720 bytes of memory, wanted"),
         (quarter, {"samples": range(0, 10, 2)}, "wanted a non-empty range of step 1"),
         (quarter, {"batch": 0}, "batch is 0"),
         (quarter, {"sigma": -0.1}, "sigma is -0.1"),

@@ -13,11 +13,19 @@ use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, Dataset, DatasetOptions, Format, NamedSplit, Record, Role, open,
 };
-use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder, Provider};
+use retrievalguard_encoder::engine::{
+    Engine, EngineOptions, MOST_BATCH, MOST_THREADS, OnnxEmbedder, Provider,
+};
 #[cfg(feature = "train")]
 use retrievalguard_encoder::picture::PictureLimits;
 
 use crate::progress::tell;
+
+/// A whole number from 1 to `MOST`, refused before anything is started or reserved for it.
+pub(crate) fn up_to<const MOST: usize>(text: &str) -> Result<NonZeroUsize, String> {
+    let number = text.parse().ok().filter(|number: &NonZeroUsize| number.get() <= MOST);
+    number.ok_or_else(|| format!("wanted a whole number from 1 to {MOST}"))
+}
 
 /// Which encoder runs, and on what.
 #[derive(Args, Debug)]
@@ -32,10 +40,10 @@ pub(crate) struct EngineArgs {
     #[arg(long, default_value = "cpu", help_heading = "Engine")]
     pub(crate) provider: Provider,
     /// Threads, each with its own session; one per core by default. Results do not depend on it
-    #[arg(long, help_heading = "Engine")]
+    #[arg(long, value_parser = up_to::<MOST_THREADS>, help_heading = "Engine")]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Noisy copies per call of the encoder. Results do not depend on it
-    #[arg(long, default_value = "64", help_heading = "Engine")]
+    #[arg(long, default_value = "64", value_parser = up_to::<MOST_BATCH>, help_heading = "Engine")]
     pub(crate) batch: NonZeroUsize,
 }
 

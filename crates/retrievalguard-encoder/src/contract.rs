@@ -240,6 +240,9 @@ pub enum ContractFault {
     },
 }
 
+/// Most values of a picture as the encoder takes it: 4,096 × 4,096 in colour, and some.
+const MOST_VALUES: usize = 1 << 26;
+
 fn list(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", ")
 }
@@ -352,6 +355,10 @@ impl Contract {
             if !(1..=65_536).contains(&side) {
                 return fault(field, side, "a number from 1 to 65536");
             }
+        }
+        if channels * height * width > MOST_VALUES {
+            let wanted = format!("at most {MOST_VALUES} values in a picture");
+            return fault("input", format!("{channels} × {height} × {width}"), wanted);
         }
         for (field, numbers) in [("input.mean", mean), ("input.std", std)] {
             if numbers.len() != channels {

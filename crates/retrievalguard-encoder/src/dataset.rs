@@ -299,6 +299,12 @@ pub fn open(path: &Path, format: Format, options: DatasetOptions) -> Result<Data
     Ok(Dataset { format, records, ignored_files, notes })
 }
 
+/// The most that a compressed file of so many bytes may unfold to: lists and pictures shrink to a fifth or a twentieth,
+/// a bomb to a thousandth. A small file may unfold to 32 MiB, whatever it holds.
+fn unfolded_limit(stored: u64) -> u64 {
+    stored.saturating_mul(100).max(32 << 20)
+}
+
 /// Reads a text file of a data set, which must be there.
 fn read_text(root: &Path, file: &str, format: Format) -> Result<String, DatasetError> {
     let path = root.join(file);

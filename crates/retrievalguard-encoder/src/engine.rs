@@ -54,7 +54,7 @@ mod rten;
 mod trial;
 
 pub(crate) use choice::Runtime;
-pub use choice::{Attempt, Engine, EngineOptions, EngineReport, Provider};
+pub use choice::{Attempt, Engine, EngineOptions, EngineReport, MOST_BATCH, MOST_THREADS, Provider};
 pub use discovery::Place;
 pub use error::EngineError;
 pub use model::{ModelFacts, StoredNetwork, StoredTensor};

@@ -130,6 +130,16 @@ impl Fault {
     }
 }
 
+/// Refuses a header that announces more pixels than so few bytes can hold, before memory is taken for them.
+fn admit_content(width: u64, height: u64, least: u64, found: usize) -> Result<(), Fault> {
+    if least > found as u64 {
+        return Err(Fault::broken(format!(
+            "its header announces {width}x{height} pixels, which take at least {least} bytes, and it has {found}"
+        )));
+    }
+    Ok(())
+}
+
 /// What a decoder returns.
 struct Decoded {
     width: usize,

@@ -25,7 +25,7 @@ use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Differences, Journal, JournalError};
 use retrievalguard::storage::manifest::{Mismatch, StorageError};
 use retrievalguard::storage::sample_cache::CacheError;
-use retrievalguard::{ParameterError, SmoothingError};
+use retrievalguard::{ParameterError, SampleError, SmoothingError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +69,9 @@ pub enum PipelineError {
     /// The encoder failed or broke its promise.
     #[error(transparent)]
     Smoothing(#[from] SmoothingError),
+    /// More samples were asked for than memory may hold.
+    #[error(transparent)]
+    Samples(#[from] SampleError),
     /// A query could not be certified.
     #[error("query `{query}` cannot be certified")]
     Certificate {

@@ -27,8 +27,8 @@ mod settings;
 use std::io;
 use std::path::PathBuf;
 
-use retrievalguard::Seed;
 use retrievalguard::storage::manifest::StorageError;
+use retrievalguard::{SampleError, Seed};
 use retrievalguard_encoder::pipeline::PipelineError;
 
 pub use access::{Role, TokenError, Tokens};
@@ -47,6 +47,9 @@ pub enum OpenError {
     /// The gallery was made for another encoder or noise level.
     #[error(transparent)]
     Mismatch(#[from] PipelineError),
+    /// More samples are allowed than memory may hold.
+    #[error(transparent)]
+    Samples(#[from] SampleError),
     /// The folder of jobs cannot be used.
     #[error("the jobs in `{}` cannot be read", path.display())]
     Jobs {

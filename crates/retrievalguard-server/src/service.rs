@@ -12,7 +12,7 @@ use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::SeedRecord;
-use retrievalguard::{Embedder, Picture, Seed, Smoother};
+use retrievalguard::{Embedder, Picture, Samples, Seed, Smoother};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::{PictureFormat, PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{check_gallery, input_values};
@@ -64,6 +64,10 @@ impl Service {
         embedder: Arc<OnnxEmbedder>,
         slopes: Option<SharedSlopes>,
     ) -> Result<Arc<Self>, OpenError> {
+        let Settings { pilot, samples, limits: allowed, .. } = &settings;
+        for count in [pilot.get(), samples.get(), allowed.samples, allowed.job_samples] {
+            Samples::check_memory(count, embedder.dimension())?;
+        }
         let name = settings.gallery.display().to_string();
         let keeper = Keeper::open(&settings.gallery, settings.read_only)?;
         check_gallery(&keeper.current().to_directory(), &name, &embedder, settings.sigma)?;

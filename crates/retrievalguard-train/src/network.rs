@@ -88,6 +88,24 @@ pub struct NamedTensor {
     pub values: Vec<f32>,
 }
 
+/// Most weights of a network: 4 GiB of them.
+const MOST_WEIGHTS: u64 = 1 << 30;
+
+/// Refuses a network whose weights would not fit, before any of them is made.
+fn check_size(plan: &Plan, dimension: usize) -> Result<(), ConfigError> {
+    let product = |sides: &[usize]| sides.iter().fold(1_u64, |all, &side| all.saturating_mul(side as u64));
+    let head = product(&[plan.features(), dimension]);
+    let weights = plan.units.iter().fold(head, |all, unit| all.saturating_add(product(&unit.shape)));
+    if weights > MOST_WEIGHTS {
+        return Err(ConfigError {
+            field: "architecture",
+            found: format!("{weights} weights with this width, dimension and picture"),
+            wanted: format!("at most {MOST_WEIGHTS}"),
+        });
+    }
+    Ok(())
+}
+
 /// Means and variances of the batches that a network saw, for [`Network::absorb`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "the running statistics follow only if they are absorbed"]
@@ -109,6 +127,7 @@ impl Network {
         mut fill: impl FnMut(&Slot) -> Vec<f32>,
     ) -> Result<Self, ConfigError> {
         let plan = config.plan()?;
+        check_size(&plan, config.dimension)?;
         let backbone = plan.units.iter().map(layer::unit_slots).map(|slots| {
             let values = slots.each_ref().map(&mut fill);
             Unit::new(&slots, values, device)

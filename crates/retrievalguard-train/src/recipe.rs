@@ -76,6 +76,9 @@ impl FromStr for Preset {
     }
 }
 
+/// Most bytes of pixels in one step; what the network makes of them takes a multiple of it.
+const MOST_BATCH_BYTES: u64 = 4 << 30;
+
 /// Why there is no recipe.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -432,6 +435,15 @@ impl Recipe {
             "batch.pictures",
             self.batch.pictures.to_string(),
             "at least 2, for there to be positives",
+        )?;
+        let [classes, pictures] = [self.batch.classes, self.batch.pictures];
+        let values = [classes, pictures, network.channels, network.height, network.width];
+        let bytes = values.iter().fold(4_u64, |bytes, &count| bytes.saturating_mul(count as u64));
+        wanted(
+            bytes <= MOST_BATCH_BYTES,
+            "batch.classes and batch.pictures",
+            format!("{classes} and {pictures}, {bytes} bytes of pixels in a step"),
+            "at most 4294967296 bytes",
         )?;
         if let Some(noise) = &self.noise {
             let right = noise.sigma == 0.0 || Sigma::new(noise.sigma).is_ok();

@@ -53,6 +53,22 @@ pub enum SampleError {
     /// More rows than a sample index can name.
     #[error("{0} samples are more than the 4294967295 that can be counted")]
     TooMany(usize),
+    /// More memory than the embeddings of one picture may take.
+    #[error(
+        "{samples} samples of {dimension} numbers take {bytes} bytes of memory, wanted at most {limit}: {most} samples"
+    )]
+    Memory {
+        /// How many samples were to be drawn.
+        samples: u32,
+        /// Length of a row.
+        dimension: usize,
+        /// What they would take.
+        bytes: u64,
+        /// The most they may take.
+        limit: u64,
+        /// How many samples that is.
+        most: u64,
+    },
     /// A component is NaN or infinite.
     #[error("sample {sample} has {value} in component {component}, wanted a finite number")]
     NotFinite {
@@ -98,6 +114,19 @@ pub struct Samples {
 }
 
 impl Samples {
+    /// Most bytes of memory that the embeddings of one picture may take: 16 GiB, 8 million samples of 512 numbers.
+    pub const MEMORY_LIMIT: u64 = 16 << 30;
+
+    /// Refuses more samples than [`MEMORY_LIMIT`](Self::MEMORY_LIMIT) has room for; asked before anything is drawn.
+    pub fn check_memory(samples: u32, dimension: usize) -> Result<(), SampleError> {
+        let row = (dimension as u64).saturating_mul(size_of::<f32>() as u64);
+        let (bytes, limit) = (row.saturating_mul(samples.into()), Self::MEMORY_LIMIT);
+        if bytes > limit {
+            return Err(SampleError::Memory { samples, dimension, bytes, limit, most: limit / row });
+        }
+        Ok(())
+    }
+
     /// Checks every row and projects it onto the ball where `excess` and rounding allow.
     pub fn new(
         mut values: Vec<f32>,
@@ -268,6 +297,18 @@ mod tests {
 
     fn unit() -> NormBound {
         NormBound::UNIT
+    }
+
+    #[test]
+    fn more_samples_than_memory_are_refused_by_their_number() {
+        Samples::check_memory(8 << 20, 512).unwrap();
+        let error = Samples::check_memory(u32::MAX, 64).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "4294967295 samples of 64 numbers take 1099511627520 bytes of memory, wanted at most 17179869184: \
+             67108864 samples"
+        );
+        assert!(Samples::check_memory(1, usize::MAX).is_err());
     }
 
     #[test]

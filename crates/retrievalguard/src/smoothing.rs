@@ -34,7 +34,7 @@ use std::thread;
 
 use crate::noise::{ImageIdentity, NoiseStream, Stage};
 use crate::samples::{RUN, RowFault, add_into, admit, run_sum};
-use crate::{Embedder, EmbedderFailure, Excess, NormBound, Samples, Seed, Sigma};
+use crate::{Embedder, EmbedderFailure, Excess, NormBound, SampleError, Samples, Seed, Sigma};
 
 /// Values of a picture or an embedding beyond which memory could not hold a batch.
 const COUNTABLE: usize = 1 << 40;
@@ -107,6 +107,14 @@ pub enum SmoothingError {
         start: u32,
         /// End of the range.
         end: u32,
+    },
+    /// More samples than memory may hold.
+    #[error("picture `{picture}` cannot be smoothed")]
+    Samples {
+        /// Identity of the picture.
+        picture: String,
+        /// How many were asked for.
+        source: SampleError,
     },
     /// The engine failed.
     #[error("the encoder failed on picture `{picture}`, samples {start}..{end}")]
@@ -219,6 +227,8 @@ impl<'a> Smoother<'a> {
     ) -> Result<Samples, SmoothingError> {
         self.check(picture, &range)?;
         let dimension = self.embedder.dimension();
+        Samples::check_memory(range.end - range.start, dimension)
+            .map_err(|source| SmoothingError::Samples { picture: picture.identity.to_owned(), source })?;
         let mut values = vec![0.0_f32; range.len() * dimension];
         // Nothing is summed here, so jobs may be as small as a batch, and few samples still keep every thread busy.
         let step = RUN.min(self.batch.get());

@@ -1,11 +1,16 @@
 //! `retrievalguard draw`: pictures to try things out with, from nothing.
 
+use std::fs;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::lock::FolderLock;
 use retrievalguard_encoder::catalogue::{Catalogue, Part, Subject};
+use retrievalguard_encoder::engine::MOST_THREADS;
 
+use crate::arguments::up_to;
 use crate::progress::Progress;
 
 #[derive(clap::Args, Debug)]
@@ -27,13 +32,15 @@ pub(crate) struct DrawArgs {
     #[arg(long, default_value = "1")]
     seed: u64,
     /// Threads; one per core by default
-    #[arg(long)]
+    #[arg(long, value_parser = up_to::<MOST_THREADS>)]
     threads: Option<NonZeroUsize>,
 }
 
 pub(super) fn run(arguments: &DrawArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let threads = arguments.threads.unwrap_or_else(cores);
+    fs::create_dir_all(&arguments.out).map_err(|error| WriteError::new(&arguments.out, error))?;
+    let _lock = FolderLock::take(&arguments.out)?;
     let catalogue = Catalogue::new(arguments.seed).of(arguments.subject);
     for part in Part::ALL.into_iter().filter(|&part| arguments.part.is_none_or(|only| only == part)) {
         let progress = Progress::new("drawing");

@@ -3,9 +3,11 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use retrievalguard_encoder::engine::MOST_THREADS;
 use retrievalguard_worker::{RunStore, merge};
 
 use super::certify::{print_rows, tell_left_out};
+use crate::arguments::up_to;
 use crate::progress::Progress;
 
 #[derive(clap::Args, Debug)]
@@ -21,7 +23,7 @@ pub(crate) struct MergeArgs {
     #[arg(long, value_name = "DIR", default_value = "certificates")]
     out: PathBuf,
     /// Threads; one per core by default. Results do not depend on it
-    #[arg(long)]
+    #[arg(long, value_parser = up_to::<MOST_THREADS>)]
     threads: Option<std::num::NonZeroUsize>,
 }
 

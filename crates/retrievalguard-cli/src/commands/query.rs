@@ -11,7 +11,7 @@ use retrievalguard::certificate::{
 use retrievalguard::gallery::{Positives, Question};
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::manifest::GalleryDirectory;
-use retrievalguard::{Alpha, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
+use retrievalguard::{Alpha, Embedder, Picture, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{check_gallery, input_values};
 use retrievalguard_server::secret_seed;
@@ -81,6 +81,9 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     let name = arguments.gallery.display().to_string();
     let checked = check_gallery(&stored, &name, &embedder, sigma);
     checked.map_err(|error| with_contract(error, &arguments.gallery, &embedder))?;
+    for count in [arguments.pilot, arguments.samples] {
+        Samples::check_memory(count.get(), embedder.dimension())?;
+    }
     let identity = arguments.picture.display().to_string();
     let picture = RgbPicture::from_path(&arguments.picture, &PictureLimits::default())?;
     let prepared = embedder.contract().preparation().apply(&identity, &picture)?;

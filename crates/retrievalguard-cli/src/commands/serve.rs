@@ -16,7 +16,7 @@ use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_server::{Limits, OpenError, Serving, Settings, SharedSlopes, Stop, Tokens};
 
 use super::certify::with_contract;
-use crate::arguments::{ModelArgs, sigma_for};
+use crate::arguments::{ModelArgs, sigma_for, up_to};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -63,7 +63,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME", help_heading = "Network")]
     allowed_host: Vec<String>,
     /// Seconds that requests have to end when the service does
-    #[arg(long, default_value = "30", help_heading = "Network")]
+    #[arg(long, default_value = "30", value_parser = clap::value_parser!(u64).range(..=86_400), help_heading = "Network")]
     grace: u64,
     /// How the log on standard error is written
     #[arg(long, value_enum, default_value = "json", help_heading = "Network")]
@@ -75,10 +75,10 @@ pub(crate) struct ServeArgs {
 #[derive(clap::Args, Debug)]
 struct LimitArgs {
     /// Megabytes of a request's body
-    #[arg(long, default_value = "8", help_heading = "Limits")]
+    #[arg(long, default_value = "8", value_parser = up_to::<1_024>, help_heading = "Limits")]
     max_body: NonZeroUsize,
     /// Megapixels of a picture
-    #[arg(long, default_value = "40", help_heading = "Limits")]
+    #[arg(long, default_value = "40", value_parser = up_to::<1_000>, help_heading = "Limits")]
     max_megapixels: NonZeroUsize,
     /// Certifying samples of a query
     #[arg(long, default_value = "10000", help_heading = "Limits")]
@@ -87,23 +87,23 @@ struct LimitArgs {
     #[arg(long, default_value = "100000", help_heading = "Limits")]
     max_job_samples: SampleCount,
     /// Seconds until a query is given up
-    #[arg(long, default_value = "30", help_heading = "Limits")]
+    #[arg(long, default_value = "30", value_parser = up_to::<86_400>, help_heading = "Limits")]
     max_seconds: NonZeroUsize,
     /// Requests that are answered at once; more are sent away
-    #[arg(long, default_value = "64", help_heading = "Limits")]
+    #[arg(long, default_value = "64", value_parser = up_to::<65_536>, help_heading = "Limits")]
     queue: NonZeroUsize,
     /// Of these, requests of one client; half of them by default
-    #[arg(long, help_heading = "Limits")]
+    #[arg(long, value_parser = up_to::<65_536>, help_heading = "Limits")]
     per_client: Option<NonZeroUsize>,
     /// Open connections
-    #[arg(long, default_value = "1024", help_heading = "Limits")]
+    #[arg(long, default_value = "1024", value_parser = up_to::<65_536>, help_heading = "Limits")]
     connections: NonZeroUsize,
     /// Of these, connections from one address; a quarter of them by default. Behind a proxy everyone has its address: give as
     /// many as --connections
-    #[arg(long, help_heading = "Limits")]
+    #[arg(long, value_parser = up_to::<65_536>, help_heading = "Limits")]
     connections_per_client: Option<NonZeroUsize>,
     /// Seconds that a search for a perturbation may take
-    #[arg(long, default_value = "20", help_heading = "Limits")]
+    #[arg(long, default_value = "20", value_parser = up_to::<86_400>, help_heading = "Limits")]
     max_search_seconds: NonZeroUsize,
 }
 

@@ -197,3 +197,70 @@ fn tables_and_arrays_that_are_not_are_refused() {
     sandbox.run("evaluate odd.jsonl").fails(2, &["row 0 of `odd.jsonl`", "a row of certificates"]);
     sandbox.run("evaluate odd.jsonl --radii 0,-1").fails(2, &["--radii", "`-1`"]);
 }
+
+#[test]
+fn numbers_beyond_all_memory_are_refused_before_anything_begins() {
+    let sandbox = Sandbox::indexed();
+    let refused =
+        "4294967295 samples of 8 numbers take 137438953440 bytes of memory, wanted at most 17179869184";
+    for flag in ["--samples", "--pilot"] {
+        let certify = format!("certify pictures --gallery gallery {ENCODER} {flag} 4294967295 --out run");
+        sandbox.run(&certify).fails(2, &[refused]);
+        let query = format!("query pictures/class-0/0.png --gallery gallery {ENCODER} {flag} 4294967295");
+        sandbox.run(&query).fails(2, &[refused]);
+    }
+    assert!(!sandbox.path("run").exists());
+    let serve = format!("serve --gallery gallery {ENCODER} --port 0");
+    sandbox.run(&format!("{serve} --max-samples 4294967295")).fails(2, &[refused]);
+    sandbox.run(&format!("{serve} --max-job-samples 4294967295")).fails(2, &[refused]);
+    for (flag, most) in [
+        ("--max-body", 1_024),
+        ("--max-megapixels", 1_000),
+        ("--max-seconds", 86_400),
+        ("--queue", 65_536),
+        ("--per-client", 65_536),
+        ("--connections", 65_536),
+        ("--threads", 1_024),
+        ("--batch", 4_096),
+    ] {
+        for found in [u64::MAX, most + 1, 0] {
+            let wanted = format!("wanted a whole number from 1 to {most}");
+            sandbox.run(&format!("{serve} {flag} {found}")).fails(2, &[flag, &found.to_string(), &wanted]);
+        }
+    }
+    sandbox.run(&format!("{serve} --grace {}", u64::MAX)).fails(2, &["--grace", "0..=86400"]);
+    for command in ["index pictures --gallery other", "recall pictures", "check-model pictures"] {
+        let line = format!("{command} {ENCODER} --threads {}", u64::MAX).replace("--sigma 0.1", "");
+        let sigma = if command.starts_with("check") { "" } else { "--sigma 0.1" };
+        sandbox.run(&format!("{line} {sigma}")).fails(2, &["--threads", "from 1 to 1024"]);
+    }
+    sandbox
+        .run("draw products --out drawn --threads 99999999")
+        .fails(2, &["--threads", "wanted a whole number from 1 to 1024"]);
+}
+
+#[test]
+fn a_zipped_bomb_is_refused_by_what_it_announces() {
+    let sandbox = Sandbox::new();
+    // Four gigabytes of black in a header and a stream that nobody has to read.
+    let header = |lengths: &[u32]| {
+        let mut bytes = vec![0, 0, 8, lengths.len() as u8];
+        bytes.extend(lengths.iter().flat_map(|length| length.to_be_bytes()));
+        bytes
+    };
+    let announced = header(&[65_536, 256, 255]);
+    let length = announced.len() as u16;
+    // The header of gzip, and a block that is stored as it is; no sum follows, because nobody comes so far.
+    let beginning = [0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0xFF, 1];
+    let block = [length.to_le_bytes(), (!length).to_le_bytes()].concat();
+    sandbox.write("digits/train-images-idx3-ubyte.gz", [&beginning[..], &block, &announced].concat());
+    sandbox.write("digits/train-labels-idx1-ubyte", [header(&[2]), vec![1, 2]].concat());
+    let index = format!("index digits --gallery gallery {ENCODER}");
+    sandbox.run(&index).fails(
+        2,
+        &[
+            "`digits/train-images-idx3-ubyte.gz`",
+            "dimensions [65536, 256, 255], which take 4311744512 bytes of memory, wanted at most 33554432",
+        ],
+    );
+}

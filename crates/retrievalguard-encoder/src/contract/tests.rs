@@ -45,6 +45,7 @@ fn impossible_values_are_refused() {
     let cases = [
         ("channels = 1", "channels = 2", "input.channels"),
         ("height = 28", "height = 0", "input.height"),
+        ("height = 28\nwidth = 28", "height = 65536\nwidth = 65536", "input"),
         ("mean = [0.0]", "mean = [0.0, 0.0]", "input.mean"),
         ("std = [1.0]", "std = [0.0]", "input.std"),
         ("std = [1.0]", "std = [1e-60]", "input.std"),

@@ -9,9 +9,13 @@ use std::io::Read;
 
 use flate2::read::ZlibDecoder;
 
+use super::unfolded_limit;
+
 const HEADER_BYTES: usize = 128;
-/// The most that a file's compressed variables may unfold to.
+/// The most that a file's compressed variables may unfold to, however large the file is.
 const UNFOLDED_LIMIT: u64 = 256 << 20;
+/// Type and size of an element.
+const TAG_BYTES: u64 = 8;
 /// Deeper than lists of annotations nest.
 const DEPTH_LIMIT: usize = 16;
 
@@ -280,6 +284,33 @@ fn array_content(header: &ArrayHeader, inside: &mut Elements, depth: usize) -> R
     }
 }
 
+/// Unfolds a compressed variable as far as its own tag announces, if that is within what is left of the budget.
+fn unfold(content: &[u8], order: ByteOrder, budget: &mut u64) -> Result<Vec<u8>, String> {
+    let damaged = |error: std::io::Error| format!("a compressed variable is damaged: {error}");
+    let mut reader = ZlibDecoder::new(content);
+    let mut unfolded = Vec::new();
+    reader.by_ref().take(TAG_BYTES).read_to_end(&mut unfolded).map_err(damaged)?;
+    // A variable is an array, whose tag is never of the small kind; `next` refuses whatever is.
+    if let [_, _, _, _, size @ ..] = unfolded.as_slice()
+        && let Ok(size) = size.try_into()
+    {
+        let size = u64::from(Elements { bytes: &[], order }.word(size));
+        *budget = budget.checked_sub(size).ok_or_else(|| {
+            format!(
+                "a compressed variable of {} bytes announces {size}, at most {budget} are read",
+                content.len()
+            )
+        })?;
+        reader.by_ref().take(size).read_to_end(&mut unfolded).map_err(damaged)?;
+        // Beyond the array there is room for padding; the checksum is behind it.
+        let rest = reader.take(TAG_BYTES).read_to_end(&mut Vec::new()).map_err(damaged)?;
+        if rest as u64 == TAG_BYTES {
+            return Err(format!("a compressed variable announces {size} bytes and holds more"));
+        }
+    }
+    Ok(unfolded)
+}
+
 /// Reads the variable of the given name, if the file has it; an error is the reason, without the file's name.
 pub(super) fn variable(bytes: &[u8], wanted: &str) -> Result<Option<Value>, String> {
     let header = bytes.first_chunk::<HEADER_BYTES>().ok_or_else(|| {
@@ -295,18 +326,11 @@ pub(super) fn variable(bytes: &[u8], wanted: &str) -> Result<Option<Value>, Stri
         return Err(format!("its version is {found}, wanted level 5: save it with `-v7` or `-v6`"));
     }
     let mut elements = Elements { bytes: &bytes[HEADER_BYTES..], order };
-    let mut budget = UNFOLDED_LIMIT;
+    let mut budget = unfolded_limit(bytes.len() as u64).min(UNFOLDED_LIMIT);
     while !elements.bytes.is_empty() {
         let element = elements.next()?;
         let value = if element.kind == COMPRESSED {
-            let mut unfolded = Vec::new();
-            ZlibDecoder::new(element.content)
-                .take(budget + 1)
-                .read_to_end(&mut unfolded)
-                .map_err(|error| format!("a compressed variable is damaged: {error}"))?;
-            budget = budget
-                .checked_sub(unfolded.len() as u64)
-                .ok_or_else(|| format!("its variables unfold to more than {UNFOLDED_LIMIT} bytes"))?;
+            let unfolded = unfold(element.content, order, &mut budget)?;
             let inner = Elements { bytes: &unfolded, order }.next()?;
             named_array(&inner, order, wanted)?
         } else {

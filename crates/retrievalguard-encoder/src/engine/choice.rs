@@ -11,6 +11,12 @@ use super::error::attempts_text;
 use super::onnxruntime::{self, Library};
 use super::{EngineError, Place, rten};
 
+/// Most threads that anybody may ask for.
+pub const MOST_THREADS: usize = 1_024;
+
+/// Most pictures that anybody may hand to the encoder at once.
+pub const MOST_BATCH: usize = 4_096;
+
 /// An engine that can run encoders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -188,6 +188,9 @@ impl Bench<'_> {
             "queries": data_set_digest(queries),
             "gallery": gallery.digest(),
         });
+        for count in self.sweep.samples.iter().chain([&self.sweep.pilot]) {
+            Samples::check_memory(count.get(), self.embedder.dimension()).map_err(PipelineError::from)?;
+        }
         let path = self.place("journals", &description).with_extension("journal");
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)

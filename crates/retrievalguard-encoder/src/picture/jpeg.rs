@@ -102,7 +102,12 @@ impl Tables {
     }
 }
 
-fn read_frame(segment: &[u8], progressive: bool, limits: &PictureLimits) -> Result<Frame, Fault> {
+fn read_frame(
+    segment: &[u8],
+    progressive: bool,
+    file_bytes: usize,
+    limits: &PictureLimits,
+) -> Result<Frame, Fault> {
     let [precision, height_high, height_low, width_high, width_low, count, specifications @ ..] = segment
     else {
         return Err(short());
@@ -134,6 +139,13 @@ fn read_frame(segment: &[u8], progressive: bool, limits: &PictureLimits) -> Resu
     }
     let units_across = width.div_ceil(8 * most_across);
     let units_down = height.div_ceil(8 * most_down);
+    // Every block takes a bit of the scan that has its mean, at the least.
+    let blocks_of = |&(across, down): &(usize, usize)| {
+        let columns = (width * across).div_ceil(most_across).div_ceil(8);
+        (columns * (height * down).div_ceil(most_down).div_ceil(8)) as u64
+    };
+    let blocks: u64 = factors.iter().map(blocks_of).sum();
+    super::admit_content(width as u64, height as u64, blocks / 8, file_bytes)?;
     let bytes_per_sample = if progressive { 3 } else { 1 };
     let samples: u64 =
         factors.iter().map(|&(across, down)| (units_across * across * units_down * down * 64) as u64).sum();
@@ -258,7 +270,7 @@ pub(super) fn decode(bytes: &[u8], limits: &PictureLimits) -> Result<Decoded, Fa
                 if frame.is_some() {
                     return Err(Fault::broken("it has two frame headers"));
                 }
-                frame = Some(read_frame(segment, marker == 0xC2, limits)?);
+                frame = Some(read_frame(segment, marker == 0xC2, bytes.len(), limits)?);
             }
             0xC9..=0xCB | 0xCD..=0xCF => return Err(Fault::unsupported("arithmetic coding")),
             0xC3 | 0xC5..=0xC7 => return Err(Fault::unsupported("lossless or hierarchical coding")),

@@ -4,6 +4,9 @@ use std::io::Cursor;
 
 use super::{Decoded, Fault, PictureLimits};
 
+/// Bytes that one byte of a deflate stream can stand for.
+const MOST_UNFOLDED: u64 = 1_032;
+
 /// Decodes a whole file.
 pub(super) fn decode(bytes: &[u8], limits: &PictureLimits) -> Result<Decoded, Fault> {
     let fault = |error: png::DecodingError| match error {
@@ -21,6 +24,8 @@ pub(super) fn decode(bytes: &[u8], limits: &PictureLimits) -> Result<Decoded, Fa
     let (width, height, depth) = (header.width, header.height, header.bit_depth);
     let colour = header.color_type;
     limits.admit(u64::from(width), u64::from(height))?;
+    let bits = depth as u64 * colour.samples() as u64 * u64::from(width) * u64::from(height);
+    super::admit_content(width.into(), height.into(), bits / 8 / MOST_UNFOLDED, bytes.len())?;
     decoder.set_transformations(png::Transformations::EXPAND);
     let mut reader = decoder.read_info().map_err(fault)?;
     let needed = reader.output_buffer_size().ok_or_else(|| Fault::broken("its size overflows"))?;

@@ -42,6 +42,29 @@ fn a_decompression_bomb_is_refused_by_its_header() {
 }
 
 #[test]
+fn more_pixels_than_the_file_can_hold_are_refused_before_memory_is_taken() {
+    let error = decode(&png_of(9_000, 9_000)).unwrap_err();
+    let found = reference("png-colour.png").len();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "picture `shelf/one` is a broken PNG file: its header announces 9000x9000 pixels, which take at least \
+             235465 bytes, and it has {found}"
+        )
+    );
+    for (name, frame) in [("edges-45x67-422-progressive.jpg", 0xC2), ("noise-17x15-420.jpg", 0xC0)] {
+        let mut jpeg = reference(name);
+        let frame = jpeg.windows(2).position(|pair| pair == [0xFF, frame]).unwrap();
+        jpeg[frame + 5..frame + 9].copy_from_slice(&[9_000_u16.to_be_bytes(); 2].concat());
+        let error = decode(&jpeg).unwrap_err().to_string();
+        assert!(
+            error.contains("its header announces 9000x9000 pixels, which take at least"),
+            "{name}: {error}"
+        );
+    }
+}
+
+#[test]
 fn a_picture_that_needs_too_much_memory_is_refused() {
     for name in ["edges-131x47-420-progressive.jpg", "png-colour.png", "webp-lossy.webp"] {
         let bytes = reference(name);

@@ -9,7 +9,7 @@ use retrievalguard::gallery::{Positives, Question};
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Journal, Opened};
 use retrievalguard::storage::manifest::GalleryDirectory;
-use retrievalguard::{Excess, Picture, Seed, Sigma};
+use retrievalguard::{Embedder, Excess, Picture, Samples, Seed, Sigma};
 use serde_json::json;
 
 use super::{Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
@@ -80,6 +80,9 @@ pub fn attack(
     observer: &dyn Observer,
 ) -> Result<AttackReport, PipelineError> {
     let embedder = request.embedder;
+    for count in [request.judging.pilot, request.judging.samples] {
+        Samples::check_memory(count.get(), embedder.dimension())?;
+    }
     let records: Vec<Record> = request.targets.iter().map(|target| target.record.clone()).collect();
     let claims: Vec<_> = request.targets.iter().map(|target| (target.radius, &target.excluded)).collect();
     let description = json!({

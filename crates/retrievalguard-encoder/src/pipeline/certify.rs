@@ -160,6 +160,9 @@ impl CertifyPlan {
     pub fn new(request: &CertifyRequest<'_>) -> Result<Self, PipelineError> {
         let embedder = request.embedder;
         check_gallery(request.gallery, request.gallery_name, embedder, request.sigma)?;
+        for count in [request.pilot, request.samples] {
+            Samples::check_memory(count.get(), embedder.dimension())?;
+        }
         let data_set = data_set_digest(request.queries);
         let selves = Selves::find(request, data_set);
         let left_out = selves.excluded.iter().filter(|rows| !rows.is_empty()).count();

@@ -233,6 +233,16 @@ fn impossible_configurations_are_refused_by_field() {
         ),
         ("picture.height", NetworkConfig { picture: PictureSize { height: 31, ..picture }, ..usual.clone() }),
         ("picture.width", NetworkConfig { picture: PictureSize { width: 5000, ..picture }, ..usual.clone() }),
+        (
+            "architecture",
+            NetworkConfig {
+                architecture: Architecture::Small,
+                width: 65_536,
+                dimension: 65_536,
+                picture: PictureSize { height: 4096, width: 4096, ..picture },
+                ..usual.clone()
+            },
+        ),
         ("normalisation.mean", normalised(vec![0.5; 2], vec![0.5; 3])),
         ("normalisation.mean", normalised(vec![f64::NAN; 3], vec![0.5; 3])),
         ("normalisation.std", normalised(vec![0.5; 3], vec![0.0; 3])),

@@ -275,16 +275,26 @@ fn a_mat_file_of_another_kind_says_what_is_wrong() {
 }
 
 #[test]
-fn a_compressed_bomb_is_refused() {
-    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-    let zeros = vec![0; 1 << 20];
-    for _ in 0..257 {
-        encoder.write_all(&zeros).unwrap();
-    }
-    let content = encoder.finish().unwrap();
-    let mut bytes = LITTLE.file(&[], false);
-    bytes.extend([LITTLE.word(15), LITTLE.word(content.len() as u32)].concat());
-    bytes.extend(content);
-    let error = super::super::mat::variable(&bytes, "annotations").unwrap_err();
-    assert_eq!(error, "its variables unfold to more than 268435456 bytes");
+fn a_compressed_bomb_is_refused_by_what_it_announces() {
+    let file = |announced: u32, held: usize| {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&[LITTLE.word(14), LITTLE.word(announced)].concat()).unwrap();
+        encoder.write_all(&vec![0; held]).unwrap();
+        let content = encoder.finish().unwrap();
+        let mut bytes = LITTLE.file(&[], false);
+        bytes.extend([LITTLE.word(15), LITTLE.word(content.len() as u32)].concat());
+        bytes.extend(&content);
+        (bytes, content.len())
+    };
+    let refused = |bytes: &[u8]| super::super::mat::variable(bytes, "annotations").unwrap_err();
+    // Nothing of what is announced is there, so nothing could have been unfolded.
+    let (bomb, stored) = file(257 << 20, 0);
+    assert_eq!(
+        refused(&bomb),
+        format!("a compressed variable of {stored} bytes announces 269484032, at most 33554432 are read")
+    );
+    let (longer, _) = file(16, 1 << 20);
+    assert_eq!(refused(&longer), "a compressed variable announces 16 bytes and holds more");
+    let (shorter, _) = file(1 << 20, 16);
+    assert_eq!(refused(&shorter), "an element announces 1048576 bytes, 16 are left");
 }

@@ -48,7 +48,7 @@ fn a_lying_or_cut_file_is_refused_with_what_was_wanted() {
             "8 bytes after its header, wanted 47040000 for dimensions [60000, 28, 28]",
         ),
         (array(&[0, 28, 28], &[]), "dimensions [0, 28, 28], wanted between 1 and 4294967296 values"),
-        (array(&[2, 2, 2], &[0; 9]), "more bytes after its header, wanted 8 for dimensions [2, 2, 2]"),
+        (array(&[2, 2, 2], &[0; 9]), "9 bytes after its header, wanted 8 for dimensions [2, 2, 2]"),
         (array(&[2, 2, 2], &[0; 7]), "7 bytes after its header, wanted 8 for dimensions [2, 2, 2]"),
         (good[..15].to_vec(), "15 bytes, wanted a header of 16 bytes"),
         (Vec::new(), "0 bytes, wanted a header of 16 bytes"),
@@ -63,6 +63,40 @@ fn a_lying_or_cut_file_is_refused_with_what_was_wanted() {
         let error = open_guessed(root.path()).unwrap_err();
         assert!(matches!(error, DatasetError::Idx { .. }), "{error:?}");
         assert!(error.to_string().ends_with(words), "{error}, wanted {words}");
+    }
+}
+
+#[test]
+fn a_zipped_file_unfolds_to_what_its_header_announces_and_no_further() {
+    let labels = zipped(&array(&[2], &[1, 2]));
+    for (content, words) in [
+        (array(&[2, 2, 2], &[0; 9]), "more bytes after its header, wanted 8 for dimensions [2, 2, 2]"),
+        (array(&[2, 2, 2], &[0; 7]), "fewer bytes after its header, wanted 8 for dimensions [2, 2, 2]"),
+    ] {
+        let root = folder(&[
+            ("t10k-images-idx3-ubyte.gz", &zipped(&content)),
+            ("t10k-labels-idx1-ubyte.gz", &labels),
+        ]);
+        let error = open_guessed(root.path()).unwrap_err();
+        assert!(error.to_string().ends_with(words), "{error}, wanted {words}");
+    }
+}
+
+#[test]
+fn a_bomb_is_refused_by_its_header_before_it_unfolds() {
+    // The content is not there: whoever tried to unfold it would say that it is cut.
+    for (lengths, memory) in [([60_000, 256, 256], 3_962_880_000_u64), ([2_000_000, 1, 1], 1_026_000_000)] {
+        let bomb = zipped(&array(&lengths, &[0; 100_000]));
+        let root = folder(&[
+            ("t10k-images-idx3-ubyte.gz", &bomb),
+            ("t10k-labels-idx1-ubyte", &array(&[2], &[1, 2])),
+        ]);
+        let error = open_guessed(root.path()).unwrap_err().to_string();
+        let wanted = format!(
+            "dimensions {lengths:?}, which take {memory} bytes of memory, wanted at most 33554432 from a file of {} bytes",
+            bomb.len()
+        );
+        assert!(error.ends_with(&wanted), "{error}");
     }
 }
 
