@@ -13,16 +13,17 @@ use std::path::{Path, PathBuf};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use mutation::{CountingAllocator, Kind, Reading, run};
-use retrievalguard::Sigma;
 use retrievalguard::certificate::{CertificateName, Radius, Verdict};
 use retrievalguard::gallery::{Gallery, Metric};
+use retrievalguard::storage::manifest::Provenance;
+use retrievalguard::{NormBound, Sigma};
 use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, open};
 use retrievalguard_encoder::engine::{Engine, EngineOptions, ModelFacts, OnnxEmbedder, StoredNetwork};
 use retrievalguard_encoder::experiment::Plan;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::table::gallery_file::{export_parquet, import_parquet, read_labels};
-use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable};
+use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, Unverified};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -304,9 +305,9 @@ fn no_damaged_table_makes_a_reader_panic_hang_or_fill_the_memory() {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let [table, lines, stored, names] = ["table.parquet", "table.jsonl", "gallery.parquet", "labels.txt"]
         .map(|name| folder.path().join(name));
-    results().write_parquet(&table, &[]).unwrap();
+    results().write_parquet(&table, None).unwrap();
     results().write_json_lines(&lines).unwrap();
-    export_parquet(&stored, &gallery(), &[], &[]).unwrap();
+    export_parquet(&stored, &gallery(), &[], &Provenance::unknown(NormBound::UNIT)).unwrap();
     let [tables, lists, galleries] = [&table, &lines, &stored].map(|path| fs::read(path).unwrap());
     let mut galleries = vec![galleries];
     galleries.extend(examples(&[
@@ -323,7 +324,7 @@ fn no_damaged_table_makes_a_reader_panic_hang_or_fill_the_memory() {
             repair: None,
             read: &|bytes| {
                 fs::write(&table, bytes).unwrap();
-                ResultTable::read_parquet(&table).into()
+                ResultTable::read(&table, Unverified::Accept).into()
             },
         },
         Kind {
@@ -333,7 +334,7 @@ fn no_damaged_table_makes_a_reader_panic_hang_or_fill_the_memory() {
             repair: None,
             read: &|bytes| {
                 fs::write(&lines, bytes).unwrap();
-                ResultTable::read_json_lines(&lines).into()
+                ResultTable::read(&lines, Unverified::Accept).into()
             },
         },
         Kind {
@@ -343,7 +344,7 @@ fn no_damaged_table_makes_a_reader_panic_hang_or_fill_the_memory() {
             repair: None,
             read: &|bytes| {
                 fs::write(&stored, bytes).unwrap();
-                import_parquet(&stored, Metric::Euclidean).into()
+                import_parquet(&stored, None).into()
             },
         },
         Kind {

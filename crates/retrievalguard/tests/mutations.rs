@@ -16,6 +16,7 @@ use retrievalguard::storage::live::{Edit, LiveGallery};
 use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
 use retrievalguard::storage::npy;
 use retrievalguard::storage::sample_cache::{SampleCache, SampleKey};
+use retrievalguard::storage::sealed::{SEAL, seal};
 use retrievalguard::{Excess, NormBound, Samples, Seed, Sigma};
 use serde_json::json;
 
@@ -103,7 +104,10 @@ fn no_damaged_file_makes_a_reader_panic_hang_or_fill_the_memory() {
         let [old, new] =
             [good[1].as_slice(), items].map(|bytes| (Digest::of_bytes(bytes).to_string(), bytes.len()));
         let text = text.replace(&old.0, &new.0);
-        text.replace(&format!("\"bytes\": {}", old.1), &format!("\"bytes\": {}", new.1))
+        let text = text.replace(&format!("\"bytes\": {}", old.1), &format!("\"bytes\": {}", new.1));
+        let mut manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
+        manifest.as_object_mut().unwrap().remove(SEAL);
+        seal(&manifest).unwrap()
     };
 
     let run_file = root.join("run.journal");

@@ -191,7 +191,7 @@ fn print(run: &RunDirectory, row: &ResultRow, outcome: &Outcome, out: &mut dyn W
              \x20             except with probability {alpha} over the noise",
             radius.in_sigmas(sigma)
         )?,
-        Verdict::Abstained => match run.description.target_radius {
+        Verdict::Abstained => match run.smoothed.procedure.target_radius {
             Some(target) => writeln!(
                 out,
                 "verdict       abstained: the label is right, but {} samples do not prove the radius {target}",
