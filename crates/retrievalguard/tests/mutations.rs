@@ -5,6 +5,7 @@
 mod mutation;
 
 use std::fs;
+use std::hint::black_box;
 use std::path::Path;
 
 use mutation::{CountingAllocator, Kind, Reading, run};
@@ -217,4 +218,30 @@ fn no_damaged_file_makes_a_reader_panic_hang_or_fill_the_memory() {
 fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+/// A reader of one kind that does `fault` on some of the inputs.
+fn faulty(fault: &dyn Fn()) -> bool {
+    let kind = Kind {
+        name: "planted fault",
+        seeds: vec![vec![7; 40]],
+        allowance: BUFFERS,
+        repair: None,
+        read: &|bytes| {
+            if bytes[..bytes.len().min(4)].contains(&0xFF) {
+                fault();
+            }
+            Reading::Accepted
+        },
+    };
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&[kind]))).is_err()
+}
+
+#[test]
+fn a_reader_that_panics_or_believes_a_length_is_found() {
+    assert!(!faulty(&|| {}));
+    assert!(faulty(&|| assert_eq!(1, 2, "planted")));
+    assert!(faulty(&|| drop(black_box(Vec::<u8>::with_capacity(8 << 20)))));
+    // What is given back in time does not add up.
+    assert!(!faulty(&|| (0..20).for_each(|_| drop(black_box(Vec::<u8>::with_capacity(BUFFERS / 2))))));
 }

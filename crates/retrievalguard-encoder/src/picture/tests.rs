@@ -65,6 +65,15 @@ fn more_pixels_than_the_file_can_hold_are_refused_before_memory_is_taken() {
 }
 
 #[test]
+fn a_frame_larger_than_its_canvas_is_refused_before_memory_is_taken() {
+    let mut webp = reference("webp-lossy-alpha.webp");
+    let start = webp.windows(3).position(|code| code == [0x9D, 0x01, 0x2A]).unwrap();
+    webp[start + 3..start + 7].fill(0xFF);
+    let error = decode(&webp).unwrap_err().to_string();
+    assert!(error.contains("its frame has 16383x16383 pixels on a canvas of "), "{error}");
+}
+
+#[test]
 fn a_picture_that_needs_too_much_memory_is_refused() {
     for name in ["edges-131x47-420-progressive.jpg", "png-colour.png", "webp-lossy.webp"] {
         let bytes = reference(name);
