@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -30,7 +30,10 @@ const WAITING: usize = 64;
 /// Largest gallery whose pictures are embedded once more for the plain retriever.
 const MOST_PLAIN: usize = 20_000;
 
-/// Longest that the anchor of the journal waits for a pause between writes.
+/// A pause between writes.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Longest that the anchor of the journal waits for a pause.
 const UNSETTLED: Duration = Duration::from_secs(1);
 
 /// Embeddings of clean pictures, by identity.
@@ -366,15 +369,16 @@ impl Writer {
     fn run(mut self, orders: &Receiver<(Order, Reply)>) {
         let mut settled = Instant::now();
         loop {
-            let first = match orders.try_recv() {
+            let first = match orders.recv_timeout(PAUSE) {
                 Ok(first) => first,
-                Err(_) => {
-                    // The writes are on the disk and answered; what they are held against follows in a pause.
+                Err(RecvTimeoutError::Timeout) => {
+                    // The writes are on the disk and answered; what they are held against follows when nobody waits.
                     self.held.settle();
                     settled = Instant::now();
                     let Ok(first) = orders.recv() else { return };
                     first
                 }
+                Err(RecvTimeoutError::Disconnected) => return,
             };
             // Whatever else has come meanwhile goes to the disk by the same sync.
             let mut together = vec![first];

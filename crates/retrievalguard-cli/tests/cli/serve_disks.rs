@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use retrievalguard::storage::manifest::GalleryDirectory;
 
+use crate::report::browser;
 use crate::sandbox::{PICTURES, Sandbox};
 use crate::serve_client::{Reply, Service};
 
@@ -213,4 +214,21 @@ fn a_journal_that_lost_acknowledged_writes_is_refused_by_every_command() {
     service.post("/v1/items?label=new&identity=three", &picture).expect(201);
     drop(service);
     sandbox.run("repair gallery").succeeds().prints(&["33 items, 3 writes"]);
+}
+
+#[test]
+fn a_browser_sees_a_read_only_gallery_and_how_little_a_vain_search_proves() {
+    let test = "a_browser_sees_a_read_only_gallery_and_how_little_a_vain_search_proves";
+    let Some(python) = browser(test) else { return };
+    let sandbox = Sandbox::indexed();
+    let service = Service::start_line(&sandbox, &format!("{SERVE} --read-only --max-search-seconds 5"));
+    // Every change of the size at which the page searches leaves its label.
+    let picture = sandbox.path("pictures/class-3/0.png");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/open_read_only.py");
+    let screenshots = python.ancestors().nth(3).unwrap().join("browser/read-only");
+    let opened =
+        Command::new(&python).arg(script).arg(&service.url).args([picture, screenshots]).output().unwrap();
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&opened.stdout), String::from_utf8_lossy(&opened.stderr));
+    assert!(opened.status.success() && text.contains("ok: "), "{text}");
 }
