@@ -15,7 +15,7 @@ fn query_picture(sandbox: &Sandbox) -> Vec<u8> {
 
 /// Status and JSON of a raw answer.
 fn told(answer: &str) -> (u16, Value) {
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer has a head");
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     (status, serde_json::from_str(body).unwrap_or(Value::Null))
 }
