@@ -131,7 +131,8 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     let again = match arguments.seed {
         None => format!("asking again draws other noise and is a new attempt at {}", arguments.alpha),
         Some(_) => format!(
-            "another --seed, or the same one on a gallery that was changed in view of this answer, is a new attempt at {}",
+            "another --seed is a new attempt at {}; the same one after the gallery or a setting was changed in view of this \
+             answer proves nothing",
             arguments.alpha
         ),
     };

@@ -198,6 +198,9 @@ fn a_query_is_answered_with_its_guarantee() {
     let answer = first.json();
     assert_eq!(answer["label"], "class-2");
     assert_eq!(answer["verdict"], "certified");
+    let again = "another --seed is a new attempt at 0.01; the same one after the gallery or a setting was changed in view \
+                 of this answer proves nothing";
+    assert_eq!(answer["asking_again"], again);
     assert_eq!(answer["items"].as_array().unwrap().len(), 3);
     assert_eq!(answer["items"][0]["label"], "class-2");
     assert_eq!(first.out, sandbox.run(&format!("{fixed} --threads 1 --batch 3")).succeeds().out);
