@@ -88,7 +88,11 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
     // What the run has proved is in its table; the samples drawn again can only show why.
     let recorded = row.certificates[&name];
     let found = again.verdict;
-    let outcome = Outcome { verdict: recorded.verdict, samples: recorded.samples, ..again };
+    let explain = match repeated {
+        Repeated::Exactly => again.explain,
+        Repeated::Otherwise => again.explain.estimated(),
+    };
+    let outcome = Outcome { name, verdict: recorded.verdict, samples: recorded.samples, explain };
     if arguments.json {
         let value = json!({
             "query": row.identity,
@@ -99,7 +103,7 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
         return Ok(());
     }
-    print(&run, row, &outcome, out)?;
+    print(&run, row, &outcome, repeated, out)?;
     if repeated == Repeated::Otherwise {
         writeln!(
             out,
@@ -153,8 +157,8 @@ fn compare(
     let same = cell.verdict == outcome.verdict;
     if embedder.report().to_string() != run.description.encoder.engine {
         run.tell_engine(embedder);
-        // A radius that comes out to the last bit came from the same numbers; an abstention shows nothing of the kind.
-        let exactly = same && cell.verdict.radius().is_some();
+        let adaptive = run.smoothed.procedure.target_radius.is_some();
+        let exactly = same && cell.samples == outcome.samples && shows_its_numbers(outcome, adaptive);
         return Ok(if exactly { Repeated::Exactly } else { Repeated::Otherwise });
     }
     if same {
@@ -168,15 +172,30 @@ fn compare(
     )
 }
 
-fn print(run: &RunDirectory, row: &ResultRow, outcome: &Outcome, out: &mut dyn Write) -> anyhow::Result<()> {
+/// Whether a verdict that comes out again to the last bit came from the same numbers.
+///
+/// A radius that was computed from them did. An abstention and an unbounded radius come from many; an adaptive test proves
+/// the radius that it was given, and a vote's follows from counts.
+fn shows_its_numbers(outcome: &Outcome, adaptive: bool) -> bool {
+    let computed = matches!(outcome.verdict.radius(), Some(Radius::Finite(_)));
+    computed && !adaptive && outcome.name != CertificateName::Vote
+}
+
+fn print(
+    run: &RunDirectory,
+    row: &ResultRow,
+    outcome: &Outcome,
+    repeated: Repeated,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let ResultRow { identity, label, retrieved, retrieved_label, .. } = row;
     writeln!(out, "query         {identity}, label {label}")?;
     writeln!(out, "retrieved     {retrieved}, label {retrieved_label}")?;
     if let Some(wrong) = &row.nearest_wrong {
         writeln!(out, "nearest wrong {}, label {}", wrong.identity, wrong.label)?;
     }
-    match outcome.explain.value("rule") {
-        // The voting retriever has two rules, and an adaptive test has two, too.
+    // The voting retriever has two rules, and an adaptive test has two, too; samples of another engine may choose the other.
+    match outcome.explain.value("rule").filter(|_| repeated == Repeated::Exactly) {
         Some(rule) => writeln!(out, "certificate   {}, {rule}", outcome.name)?,
         None => writeln!(out, "certificate   {}", outcome.name)?,
     }
@@ -260,4 +279,26 @@ fn references(explanation: &Explanation) -> Vec<String> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_radius_that_was_computed_from_the_samples_shows_which_they_were() {
+        let certified = |radius| Verdict::Certified { radius };
+        let finite = certified(Radius::Finite(0.25));
+        for (name, verdict, adaptive, shows) in [
+            (CertificateName::HalfSpace, finite, false, true),
+            (CertificateName::HalfSpace, finite, true, false),
+            (CertificateName::HalfSpace, certified(Radius::Unbounded), false, false),
+            (CertificateName::HalfSpace, Verdict::Abstained, false, false),
+            (CertificateName::HalfSpace, Verdict::Misretrieved, false, false),
+            (CertificateName::Vote, finite, false, false),
+        ] {
+            let outcome = Outcome { name, verdict, samples: 100, explain: Explanation::default() };
+            assert_eq!(shows_its_numbers(&outcome, adaptive), shows, "{name} {verdict:?} {adaptive}");
+        }
+    }
 }

@@ -123,6 +123,16 @@ impl Explanation {
         self.steps.truncate(end.unwrap_or(self.steps.len()));
     }
 
+    /// The same steps, with the radius named as an estimate: of samples that a recorded verdict was not made of.
+    pub fn estimated(mut self) -> Self {
+        for step in &mut self.steps {
+            if step.quantity == "radius" {
+                step.quantity = Cow::Borrowed("radius, estimated");
+            }
+        }
+        self
+    }
+
     /// The steps in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
@@ -227,6 +237,15 @@ mod tests {
     use crate::certificate::{CertificateName, Certifier, SampledQuery};
     use crate::gallery::{Gallery, Metric, Positives, Question};
     use crate::{Alpha, Excess, NormBound, SampleCount, Samples, Sigma};
+
+    #[test]
+    fn an_estimated_radius_is_not_listed_as_a_proved_one() {
+        let mut explain = Explanation::default();
+        explain.add("rule", "betting", "theory 2.3, second form").add("radius", 0.5, "theory 2.5");
+        let estimated = explain.estimated();
+        assert_eq!((estimated.number("radius"), estimated.number("radius, estimated")), (None, Some(0.5)));
+        assert_eq!(estimated.steps().len(), 2);
+    }
 
     #[test]
     fn every_step_of_every_certificate_refers_to_a_statement_that_has_words() {
