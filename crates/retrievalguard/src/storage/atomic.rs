@@ -214,7 +214,8 @@ fn create_beside(target: &Path) -> io::Result<(File, PathBuf)> {
     }
 }
 
-fn directory_of(path: &Path) -> &Path {
+/// The directory that holds the name of a file.
+pub(crate) fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) | None => Path::new("."),

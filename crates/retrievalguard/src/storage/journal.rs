@@ -46,7 +46,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::atomic::{WriteError, sync_directory};
+use super::atomic::{WriteError, directory_of, sync_directory};
 use super::digest::{Digest, canonical_json};
 use super::lock::{self, LockError};
 
@@ -236,8 +236,7 @@ impl Journal {
                 let _ = file.set_len(0);
                 return Err(write(error).into());
             }
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            sync_directory(parent.unwrap_or(Path::new("."))).map_err(write)?;
+            sync_directory(directory_of(path)).map_err(write)?;
             let length = header.len() as u64;
             let journal = Self { file, path: path.to_owned(), run_key, length, records: 0, torn: false };
             return Ok(Opened { journal, records: Vec::new(), dropped_bytes });
@@ -247,8 +246,11 @@ impl Journal {
         let (records, length) = replay(&bytes, start, path, run_key)?;
         let dropped_bytes = (bytes.len() - length) as u64;
         if dropped_bytes > 0 {
-            file.set_len(length as u64).and_then(|()| file.sync_all()).map_err(write)?;
+            file.set_len(length as u64).map_err(write)?;
         }
+        // A process that was killed before its sync left records, or the name, in memory only. Whoever goes on with them
+        // speaks of them elsewhere, and must not be on the disk ahead of them.
+        file.sync_all().and_then(|()| sync_directory(directory_of(path))).map_err(write)?;
         let journal = Self {
             file,
             path: path.to_owned(),

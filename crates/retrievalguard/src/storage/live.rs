@@ -245,8 +245,9 @@ pub struct LiveGallery {
     directory: PathBuf,
     /// Digest of the manifest.
     key: Digest,
-    journal: Journal,
+    /// Before the journal: dropping it writes, and the journal's lock must be held until then.
     anchor: AnchorFile,
+    journal: Journal,
     current: Arc<Snapshot>,
 }
 
@@ -275,7 +276,7 @@ impl LiveGallery {
                 manifest: OnceLock::new(),
             });
             let anchor = AnchorFile::open(directory, written.anchor(key))?;
-            let live = Self { directory: directory.to_owned(), key, journal, anchor, current };
+            let live = Self { directory: directory.to_owned(), key, anchor, journal, current };
             // A process that stopped after a removal may have left the pictures.
             live.delete_unused(&dropped);
             return Ok(live);
@@ -437,8 +438,10 @@ fn read_whole(directory: &Path, key: Digest) -> Result<Option<Contents>, Storage
             let writes = usize::try_from(writes).unwrap_or(usize::MAX);
             return Err(StorageError::OtherWrites { path, writes, found, wanted: key });
         }
-        // A journal of before there were anchors says nothing of one.
+        // A journal whose header does not say `anchored` needs none.
         None if records.is_empty() || !contents.as_ref().is_some_and(is_anchored) => {}
+        // Journal and anchor may both have been begun between the two readings.
+        None if Anchor::read(directory)?.is_some() => return read_whole(directory, key),
         None => return Err(StorageError::Anchor { path: directory.join(ANCHOR), what: "missing" }),
     }
     Ok(contents)
@@ -506,8 +509,10 @@ pub(super) fn hold_empty(directory: &Path) -> Result<Option<Journal>, StorageErr
 
 /// Removes the journal and the anchor of a gallery that was replaced and had no writes.
 pub(super) fn remove_empty(directory: &Path, journal: Option<Journal>) -> Result<(), StorageError> {
+    // Without the lock the anchor may be that of somebody who has begun to write; one without writes refuses nothing.
+    let Some(journal) = journal else { return Ok(()) };
     AnchorFile::remove(directory)?;
-    Ok(journal.map_or(Ok(()), Journal::remove)?)
+    Ok(journal.remove()?)
 }
 
 /// Opens the journal of the gallery whose manifest has the digest `key`.

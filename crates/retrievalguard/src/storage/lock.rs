@@ -75,9 +75,8 @@ impl FolderLock {
                 return Err(LockError::InUse { folder: folder.to_owned(), holder });
             }
         };
-        let write = |source| WriteError::new(&path, source);
-        file.set_len(0).map_err(write)?;
-        writeln!(file, "process {}", std::process::id()).map_err(write)?;
+        // The lock is held by now; on a full disk its holder has no name.
+        let _ = file.set_len(0).and_then(|()| writeln!(file, "process {}", std::process::id()));
         Ok(Self { path, _file: file })
     }
 }

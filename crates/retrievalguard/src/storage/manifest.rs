@@ -241,7 +241,7 @@ pub enum StorageError {
     /// Nothing can be said about missing writes.
     #[error(
         "`{}`, which says how many writes were acknowledged, is {what}; wanted it back, or `retrievalguard repair \
-         --accept-loss`, which makes do with the writes that are there",
+         --accept-loss`, which makes do with the writes that are there; beside no manifest, wanted it moved away",
         path.display()
     )]
     Anchor {

@@ -46,13 +46,10 @@ impl Anchor {
     /// The anchor in a gallery's directory; `None` if there is none.
     pub(in crate::storage) fn read(directory: &Path) -> Result<Option<Self>, StorageError> {
         let path = directory.join(ANCHOR);
-        let failed = |source| StorageError::Read { path: path.clone(), source };
-        let file = match File::open(&path) {
+        let bytes = match read_slots(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            other => other.map_err(failed)?,
+            other => other.map_err(|source| StorageError::Read { path: path.clone(), source })?,
         };
-        let mut bytes = Vec::new();
-        file.take(2 * SLOT as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
         let slots = bytes.chunks(SLOT).take(2).filter_map(Self::of_slot);
         let newest = slots.max_by_key(|anchor| anchor.writes);
         newest.map(Some).ok_or(StorageError::Anchor { path, what: "damaged" })
@@ -87,6 +84,13 @@ impl Anchor {
     }
 }
 
+/// The bytes of both slots, and at most one more, by which a longer file is known.
+fn read_slots(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(2 * SLOT as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 fn checksum_of(facts: &str) -> String {
     format!("{:.*}", CHECKSUM_DIGITS, Digest::of_bytes(facts.as_bytes()))
 }
@@ -116,7 +120,7 @@ impl AnchorFile {
         let path = directory.join(ANCHOR);
         let failed = |error| WriteError::new(&path, error);
         let slots = |bytes: &[u8]| [0, 1].map(|slot| bytes.chunks(SLOT).nth(slot).and_then(Anchor::of_slot));
-        let mut bytes = fs::read(&path).unwrap_or_default();
+        let mut bytes = read_slots(&path).unwrap_or_default();
         let own = |slots: [Option<Anchor>; 2]| slots.into_iter().flatten().any(|slot| slot.key == anchor.key);
         if bytes.len() != 2 * SLOT || !own(slots(&bytes)) {
             Self::replace(directory, anchor)?;

@@ -335,7 +335,7 @@ fn an_anchor_that_is_gone_or_damaged_is_refused_and_half_of_one_is_enough() {
     let error = GalleryDirectory::read(folder.path()).unwrap_err();
     assert!(matches!(&error, StorageError::Anchor { what: "missing", .. }), "{error}");
     assert!(LiveGallery::open(folder.path()).is_err());
-    // A journal of before there were anchors gets one when it is written to.
+    // A journal whose header does not say `anchored` gets an anchor when it is written to.
     let journal = folder.path().join(WRITES);
     let records = Journal::read(&journal).unwrap().unwrap();
     fs::remove_file(&journal).unwrap();
@@ -374,7 +374,7 @@ fn after_a_loss_was_accepted_the_gallery_goes_on_with_what_is_left() {
     assert!(matches!(accept_loss(folder.path()), Err(StorageError::Journal(JournalError::InUse { .. }))));
     live.write(vec![add("four", "cat", 1.0)]).unwrap();
     drop(live);
-    // The longer journal of before is another history.
+    // The longer journal is another history.
     fs::write(&path, &whole).unwrap();
     assert!(matches!(GalleryDirectory::read(folder.path()), Err(StorageError::LostWrites { .. })));
     fs::remove_file(&path).unwrap();
@@ -510,6 +510,15 @@ fn a_gallery_made_again_never_drops_or_takes_over_writes() {
     fs::write(&path, &empty).unwrap();
     assert_eq!(GalleryDirectory::read(folder.path()).unwrap().writes(), 0);
     LiveGallery::open(folder.path()).unwrap().write(vec![add("new", "cat", 1.0)]).unwrap();
+
+    // An anchor without writes and without a journal whose lock could be held stays, and refuses nothing.
+    forget_writes(folder.path());
+    drop(LiveGallery::open(folder.path()).unwrap());
+    fs::remove_file(&path).unwrap();
+    make(folder.path(), Metric::Euclidean).unwrap();
+    assert!(folder.path().join(ANCHOR).exists());
+    LiveGallery::open(folder.path()).unwrap().write(vec![add("new", "cat", 1.0)]).unwrap();
+    assert_eq!(GalleryDirectory::read(folder.path()).unwrap().writes(), 1);
 }
 
 #[test]
