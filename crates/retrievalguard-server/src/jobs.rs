@@ -6,6 +6,7 @@
 //!   request.json              written last: with it the job is accepted
 //!   answer-0.json, …          one per picture, as soon as it is there
 //!   ended.json                how it ended, if not by its last answer
+//! jobs/ID.forgotten/          a job that is no more, while it is being removed
 //! ```
 //!
 //! A job whose service was killed goes on with the first picture that has no answer. Its seed is kept in its folder,
@@ -39,6 +40,9 @@ use crate::scheduler::Ticket;
 
 const REQUEST: &str = "request.json";
 const ENDED: &str = "ended.json";
+
+/// Ends the name of a job's folder from the moment at which the job is no more.
+const FORGOTTEN: &str = ".forgotten";
 
 /// Most pictures that a job on disk is believed to have.
 const MOST_PICTURES: usize = 1_000_000;
@@ -153,6 +157,8 @@ struct JobCourse {
     answers: Vec<Option<Answer>>,
     radii: Vec<Option<f64>>,
     error: Option<String>,
+    /// An answer, and whose, for which there was no room on the disk.
+    unkept: Option<(usize, Answer)>,
     ticket: Option<Arc<Ticket>>,
 }
 
@@ -160,7 +166,7 @@ struct JobCourse {
 pub(crate) struct Jobs {
     folder: Option<PathBuf>,
     /// Why no job can be taken or run.
-    unavailable: Option<&'static str>,
+    unavailable: Option<Problem>,
     most: usize,
     pilot: u32,
     line: Mutex<JobLine>,
@@ -174,6 +180,8 @@ struct JobLine {
     jobs: BTreeMap<String, Arc<Job>>,
     /// Names of those that cannot be read, and why.
     damaged: BTreeMap<String, String>,
+    /// Jobs that are on their way to the disk; each has its place.
+    arriving: usize,
     closed: bool,
 }
 
@@ -190,41 +198,73 @@ impl Jobs {
             _lock: None,
         };
         let Some(folder) = folder else {
-            jobs.unavailable = Some("the service was given no place for jobs, wanted --jobs with a folder");
+            let message = "the service was given no place for jobs, wanted --jobs with a folder";
+            jobs.unavailable = Some(Problem::read_only(message));
             return Ok(jobs);
+        };
+        let cannot_write = || {
+            Problem::read_only(
+                "jobs are kept where the service cannot write, wanted --jobs with another folder",
+            )
         };
         match lock(folder) {
             Ok(lock) => jobs._lock = Some(lock),
-            Err(LockError::Write(error @ WriteError::ReadOnly { .. })) => {
+            Err(LockError::Write(error)) => {
+                jobs.unavailable = Some(match error {
+                    WriteError::ReadOnly { .. } => cannot_write(),
+                    WriteError::DiskFull { .. } | WriteError::SizeLimit { .. } => Problem::no_room(
+                        "there was no room for jobs on the disk when the service started, wanted room and another start",
+                    ),
+                    other => return Err(io::Error::other(other)),
+                });
                 tracing::warn!(cause = %error, "no jobs are taken: their folder cannot be written to");
-                jobs.unavailable =
-                    Some("jobs are kept where the service cannot write, wanted --jobs with another folder");
             }
             Err(error) => return Err(io::Error::other(error)),
         }
         let entries = match fs::read_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(jobs),
+            // It belongs to somebody else, as folders with seeds in them are made.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                tracing::warn!(cause = %error, "no jobs are shown: their folder cannot be read");
+                jobs.unavailable.get_or_insert_with(cannot_write);
+                return Ok(jobs);
+            }
             other => other?,
         };
         for entry in entries {
-            let path = entry?.path();
-            let Some(id) = path.file_name().and_then(|name| name.to_str()).filter(|name| is_id(name)) else {
-                continue;
-            };
-            match jobs.load(id, &path) {
-                Ok(Some(job)) => {
-                    jobs.line().jobs.insert(id.to_owned(), Arc::new(job));
-                }
-                // Without a request it was never accepted.
-                Ok(None) if jobs.unavailable.is_none() => clear_away(&path)?,
-                Ok(None) => {}
-                Err(fault) => {
-                    tracing::error!(job = id, fault, "a job is damaged; it is left as it is and not run");
-                    jobs.line().damaged.insert(id.to_owned(), fault);
-                }
+            // One folder that cannot be read or removed keeps nobody from the others.
+            match entry {
+                Ok(entry) => jobs.take_up(&entry.path()),
+                Err(error) => tracing::error!(cause = %error, "the folder of jobs cannot be read to its end"),
             }
         }
         Ok(jobs)
+    }
+
+    /// Takes up what stands in the folder of jobs under one name, if it is a job.
+    fn take_up(&self, path: &Path) {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return };
+        if name.strip_suffix(FORGOTTEN).is_some_and(is_id) && self.unavailable.is_none() {
+            remove(path);
+        }
+        if !is_id(name) || !path.is_dir() {
+            return;
+        }
+        let fault = match self.load(name, path) {
+            Ok(Some(job)) => {
+                self.line().jobs.insert(name.to_owned(), Arc::new(job));
+                return;
+            }
+            Ok(None) => match Remains::of(path) {
+                Ok(Remains::Unaccepted) if self.unavailable.is_none() => return remove(path),
+                Ok(Remains::Unaccepted | Remains::Foreign) => return,
+                Ok(Remains::Accepted) => format!("{REQUEST} is missing"),
+                Err(error) => format!("its folder cannot be read: {error}"),
+            },
+            Err(fault) => fault,
+        };
+        tracing::error!(job = name, fault, "a job is damaged; it is left as it is and not run");
+        self.line().damaged.insert(name.to_owned(), fault);
     }
 
     /// A job as it was left; `None` if it was never accepted. What cannot be read is said, never forgotten.
@@ -268,7 +308,7 @@ impl Jobs {
             passes_asked: asked * request.pictures as u64,
             passes_before: AtomicU64::new(passes),
             folder: folder.to_owned(),
-            course: Mutex::new(JobCourse { state, answers, radii, error, ticket: None }),
+            course: Mutex::new(JobCourse { state, answers, radii, error, unkept: None, ticket: None }),
             changed: watch::Sender::new(0),
             request,
         }
@@ -281,8 +321,8 @@ impl Jobs {
         }
         self.check_available()?;
         let Some(place) = &self.folder else { return Err(Problem::internal("there is no place for jobs")) };
-        self.make_room()?;
         let id = crate::random_name().map_err(Problem::internal)?;
+        self.reserve()?;
         let folder = place.join(&id);
         let hashes = pictures.iter().map(|picture| Digest::of_bytes(picture)).collect();
         let request = JobRequest { picture_hashes: hashes, ..request };
@@ -298,6 +338,7 @@ impl Jobs {
                 .map_err(|error| WriteError::new(place, error))
         })();
         if let Err(error) = written {
+            self.line().arriving -= 1;
             // What is left without a request is cleared away by the next start.
             let _ = fs::remove_dir_all(&folder);
             return Err(Problem::not_written(&error));
@@ -305,46 +346,62 @@ impl Jobs {
         let answers = vec![None; request.pictures];
         let job = Arc::new(self.job(&id, request, &folder, JobState::Queued, answers, None, 0));
         // It is on the disk: if the service is ending, the next one runs it.
-        self.line().jobs.insert(id, Arc::clone(&job));
+        let mut line = self.line();
+        line.arriving -= 1;
+        line.jobs.insert(id, Arc::clone(&job));
+        drop(line);
         self.arrived.notify_all();
+        self.forget_oldest();
         Ok(job)
     }
 
     /// Refuses jobs that could not be kept.
     pub(crate) fn check_available(&self) -> Result<(), Problem> {
-        self.unavailable.map_or(Ok(()), |reason| Err(Problem::read_only(reason)))
+        self.unavailable.clone().map_or(Ok(()), Err)
     }
 
-    /// Forgets the oldest finished job if all places are taken.
-    fn make_room(&self) -> Result<(), Problem> {
+    /// Keeps a place for a job that is on its way to the disk; those that are over give theirs.
+    fn reserve(&self) -> Result<(), Problem> {
+        let mut line = self.line();
+        let unfinished = line.jobs.values().filter(|job| !job.state().is_over()).count();
+        if unfinished + line.arriving >= self.most {
+            return Err(Problem::busy(format!("all {} places for jobs are taken", self.most), 60));
+        }
+        line.arriving += 1;
+        Ok(())
+    }
+
+    /// Forgets the oldest jobs that are over, for as long as there are more jobs than places.
+    fn forget_oldest(&self) {
         loop {
             let oldest = {
                 let line = self.line();
-                if line.jobs.len() < self.most {
-                    return Ok(());
+                if line.jobs.len() <= self.most {
+                    return;
                 }
                 let over = line.jobs.values().filter(|job| job.state().is_over());
                 over.min_by_key(|job| job.request.created).cloned()
             };
-            match oldest {
-                Some(job) => self.forget(&job)?,
-                None => {
-                    return Err(Problem::busy(format!("all {} places for jobs are taken", self.most), 60));
-                }
+            let Some(job) = oldest else { return };
+            if let Err(problem) = self.forget(&job) {
+                tracing::warn!(job = %job.id, cause = problem.message, "a job that is over could not be removed");
+                return;
             }
         }
     }
 
+    /// Removes a job; an error leaves it as it was.
     fn forget(&self, job: &Job) -> Result<(), Problem> {
-        self.line().jobs.remove(&job.id);
-        // The request goes first: a folder without it is no job.
-        let removed =
-            fs::remove_file(job.folder.join(REQUEST)).and_then(|()| fs::remove_dir_all(&job.folder));
-        match removed {
+        // The name goes in one step: no part of a job is ever taken for one.
+        let forgotten = job.folder.with_file_name(format!("{}{FORGOTTEN}", job.id));
+        match fs::rename(&job.folder, &forgotten) {
             // Somebody else was asked to do the same.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(|error| Problem::not_written(&WriteError::new(&job.folder, error))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Problem::not_written(&WriteError::new(&job.folder, error))),
+            Ok(()) => remove(&forgotten),
         }
+        self.line().jobs.remove(&job.id);
+        Ok(())
     }
 
     /// Calls a job off, or forgets one that is over.
@@ -517,9 +574,20 @@ impl Job {
         self.tell();
     }
 
-    /// An answer, kept before it is shown.
+    /// An answer, kept before it is shown; if it cannot be kept, it waits for [`keep`](Self::keep).
     pub(crate) fn answered(&self, place: usize, answer: Answer) -> Result<(), Problem> {
-        write(&self.folder, &answer_name(place), &answer).map_err(|error| Problem::not_written(&error))?;
+        self.course().unkept = Some((place, answer));
+        self.keep()
+    }
+
+    /// Keeps the answer for which there was no room, if there is one; only the thread that runs jobs does it.
+    pub(crate) fn keep(&self) -> Result<(), Problem> {
+        let unkept = self.course().unkept.take();
+        let Some((place, answer)) = unkept else { return Ok(()) };
+        if let Err(error) = write(&self.folder, &answer_name(place), &answer) {
+            self.course().unkept = Some((place, answer));
+            return Err(Problem::not_written(&error));
+        }
         let mut course = self.course();
         course.radii[place] = answer.radius;
         course.answers[place] = Some(answer);
@@ -611,7 +679,7 @@ fn read<T: serde::de::DeserializeOwned>(folder: &Path, name: &str) -> Result<Opt
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(|error| format!("{name} cannot be read: {error}"))?,
     };
-    // Files of before there were digests are one line without an end.
+    // A file of one line without an end has no digest.
     let (json, digest) = text.split_once('\n').unwrap_or((&text, ""));
     if !digest.is_empty() && digest.trim_end() != Digest::of_bytes(json.as_bytes()).to_string() {
         return Err(format!("{name} was changed after it had been written: its sha256 differs"));
@@ -625,20 +693,40 @@ fn lock(folder: &Path) -> Result<FolderLock, LockError> {
     FolderLock::take(folder)
 }
 
-/// Removes what is left of a job that was never accepted; a folder with anything else in it is not ours.
-fn clear_away(folder: &Path) -> io::Result<()> {
-    if !folder.is_dir() {
-        return Ok(());
-    }
-    for entry in fs::read_dir(folder)? {
-        let name = entry?.file_name();
-        if !name.to_string_lossy().trim_start_matches('.').starts_with("picture-")
-            && !name.to_string_lossy().trim_start_matches('.').starts_with(REQUEST)
-        {
-            return Ok(());
+/// What a folder without a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remains {
+    /// The beginning of a job that was never accepted.
+    Unaccepted,
+    /// A job that had answers, or an end.
+    Accepted,
+    /// Not ours.
+    Foreign,
+}
+
+impl Remains {
+    fn of(folder: &Path) -> io::Result<Self> {
+        let mut remains = Self::Unaccepted;
+        for entry in fs::read_dir(folder)? {
+            let name = entry?.file_name();
+            let name = name.to_string_lossy();
+            let name = name.trim_start_matches('.');
+            if name.starts_with("answer-") || name.starts_with(ENDED) {
+                return Ok(Self::Accepted);
+            }
+            if !name.starts_with("picture-") && !name.starts_with(REQUEST) {
+                remains = Self::Foreign;
+            }
         }
+        Ok(remains)
     }
-    fs::remove_dir_all(folder)
+}
+
+/// Removes what is no job any more, or never was; what stays is tried again by the next start.
+fn remove(folder: &Path) {
+    if let Err(error) = fs::remove_dir_all(folder) {
+        tracing::warn!(folder = %folder.display(), cause = %error, "a folder of no job could not be removed");
+    }
 }
 
 /// Seconds since 1970.
@@ -665,4 +753,86 @@ fn create_private(folder: &Path) -> io::Result<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(folder: &Path) -> Jobs {
+        Jobs::open(Some(folder), 1, SampleCount::new(10).unwrap()).unwrap()
+    }
+
+    fn asked(created: u64) -> JobRequest {
+        JobRequest {
+            samples: SampleCount::new(100).unwrap(),
+            target: None,
+            top_k: 1,
+            pictures: 1,
+            seed: Seed::new(1),
+            request_id: "request".to_owned(),
+            created,
+            client: String::new(),
+            picture_hashes: Vec::new(),
+        }
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+        names.retain(|name| name != retrievalguard::storage::lock::LOCK_FILE);
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_job_that_is_over_stays_until_another_is_on_the_disk() {
+        let place = tempfile::tempdir().unwrap();
+        let (folder, away) = (place.path().join("jobs"), place.path().join("away"));
+        let jobs = opened(&folder);
+        let pictures = [Bytes::from_static(b"a picture")];
+        let first = jobs.accept(asked(1), &pictures).unwrap();
+        let busy = jobs.accept(asked(2), &pictures).err().unwrap();
+        assert_eq!(busy.code, "overloaded");
+        first.over(JobState::Cancelled, None).unwrap();
+
+        // Nothing can be written or removed where a file stands in the folder's place.
+        fs::rename(&folder, &away).unwrap();
+        fs::write(&folder, b"in the way").unwrap();
+        assert!(jobs.accept(asked(3), &pictures).is_err());
+        assert!(jobs.end(&first.id, |_| true).is_err());
+        assert_eq!(jobs.list().len(), 1);
+        assert!(jobs.find(&first.id).is_ok());
+        fs::remove_file(&folder).unwrap();
+        fs::rename(&away, &folder).unwrap();
+
+        let second = jobs.accept(asked(4), &pictures).unwrap();
+        assert!(jobs.find(&first.id).is_err());
+        assert_eq!(names(&folder), [second.id.clone()]);
+        second.over(JobState::Cancelled, None).unwrap();
+        jobs.end(&second.id, |_| true).unwrap();
+        assert!(jobs.list().is_empty() && names(&folder).is_empty());
+    }
+
+    #[test]
+    fn folders_without_a_request_are_cleared_shown_or_left_by_what_is_in_them() {
+        let place = tempfile::tempdir().unwrap();
+        let id = |digit: &str| digit.repeat(32);
+        let forgotten = format!("{}{FORGOTTEN}", id("d"));
+        for (name, file) in [
+            (id("a"), "picture-0"),
+            (id("b"), "answer-0.json"),
+            (id("c"), "thesis.txt"),
+            (forgotten, "answer-0.json"),
+        ] {
+            fs::create_dir(place.path().join(&name)).unwrap();
+            fs::write(place.path().join(&name).join(file), b"anything").unwrap();
+        }
+        let jobs = opened(place.path());
+        assert_eq!(names(place.path()), [id("b"), id("c")]);
+        let listed = jobs.list();
+        let shown: Vec<(&str, JobState)> = listed.iter().map(|job| (job.id.as_str(), job.state)).collect();
+        assert_eq!(shown, [(id("b").as_str(), JobState::Damaged)]);
+        assert!(listed[0].error.as_ref().unwrap().contains("request.json is missing"));
+    }
 }

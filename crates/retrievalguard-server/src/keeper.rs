@@ -172,6 +172,8 @@ pub(crate) enum ReadOnly {
     Asked,
     /// The disk or the directory does not admit it.
     Disk,
+    /// There was no room on the disk when the service started.
+    Full,
 }
 
 /// The gallery as it is held: open for writing, or as it was read.
@@ -189,9 +191,14 @@ impl Held {
         }
         match LiveGallery::open(directory) {
             Ok(live) => Ok((Self::Live(Box::new(live)), None)),
-            Err(StorageError::Write(error @ WriteError::ReadOnly { .. })) => {
+            Err(StorageError::Write(error)) => {
+                let reason = match error {
+                    WriteError::ReadOnly { .. } => ReadOnly::Disk,
+                    WriteError::DiskFull { .. } | WriteError::SizeLimit { .. } => ReadOnly::Full,
+                    other => return Err(StorageError::Write(other).into()),
+                };
                 tracing::warn!(cause = %error, "the gallery cannot be written to and is served read-only");
-                Ok((fixed()?, Some(ReadOnly::Disk)))
+                Ok((fixed()?, Some(reason)))
             }
             Err(error) => Err(error.into()),
         }
@@ -264,6 +271,9 @@ impl Keeper {
             }
             Some(ReadOnly::Disk) => Err(Problem::read_only(
                 "the gallery lies where the service cannot write, so it is served read-only",
+            )),
+            Some(ReadOnly::Full) => Err(Problem::no_room(
+                "there was no room on the disk when the service started, so the gallery is served read-only; wanted room and another start",
             )),
         }
     }

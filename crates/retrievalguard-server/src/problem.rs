@@ -104,6 +104,11 @@ impl Problem {
         }
     }
 
+    /// There was no room on the disk when the service started; that does not change before it is started again.
+    pub(crate) fn no_room(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INSUFFICIENT_STORAGE, "insufficient_storage", message)
+    }
+
     /// The service may read only.
     pub(crate) fn read_only(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "service_read_only", message)

@@ -307,7 +307,7 @@ impl Service {
                 && !job.state().is_over()
             {
                 let full = problem.status == StatusCode::INSUFFICIENT_STORAGE;
-                // What could not be kept is worked out again, once there is room for it.
+                // The answer that could not be kept is there; it is tried again to write it down.
                 if full || job.over(JobState::Failed, Some(problem.message)).is_err() {
                     tracing::error!(job = %job.id, "a job could not be kept and waits for room on the disk");
                     job.put_back();
@@ -320,6 +320,7 @@ impl Service {
     }
 
     fn run_job(&self, job: &Job, ticket: &Ticket) -> Result<(), Problem> {
+        job.keep()?;
         while let Some(place) = job.open_picture() {
             let bytes = job.picture(place)?;
             let (prepared, picture_hash) = self.prepare(&format!("{}-{place}", job.id), &bytes)?;

@@ -21,9 +21,10 @@ mod samples_file;
 mod sandbox;
 mod serve;
 mod serve_client;
-#[cfg(unix)]
+// They need `prlimit`, `setpriv` and every address of 127.0.0.0/8.
+#[cfg(target_os = "linux")]
 mod serve_disks;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod serve_doors;
 #[cfg(feature = "train")]
 mod train;

@@ -33,13 +33,41 @@ fn is_full(reply: Reply) {
     assert!(answer["error"]["message"].as_str().unwrap().contains("no room"), "{answer}");
 }
 
+/// The program after a line of shell, in which writes beyond the limit on files fail instead of ending it.
+fn with_failing_writes(line: &str) -> Command {
+    let mut command = Command::new("sh");
+    // A signal that is ignored stays ignored through exec.
+    let script = format!("trap '' XFSZ; {line} exec \"$0\" \"$@\"");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_retrievalguard")]);
+    command
+}
+
+#[test]
+fn a_disk_that_is_full_at_the_start_is_served_read_only() {
+    let sandbox = Sandbox::indexed();
+    let service = Service::start_by(&sandbox, with_failing_writes("ulimit -f 0;"), SERVE);
+    let picture = picture(&sandbox);
+    service.get("/readyz").expect(200);
+    service.post("/v1/query?samples=100", &picture).expect(200);
+    let about = service.get("/v1/about").expect(200);
+    assert_eq!((&about["gallery"]["read_only"], &about["may_write"]), (&true.into(), &false.into()));
+    for reply in [
+        service.post("/v1/items?label=new", &picture),
+        service.delete("/v1/items/x"),
+        service.post("/v1/jobs?samples=100", &picture),
+    ] {
+        assert_eq!(reply.expect(507)["error"]["code"], "insufficient_storage");
+    }
+    service.kill();
+    // With room, the next one writes.
+    let service = Service::start_line(&sandbox, SERVE);
+    service.post("/v1/items?label=new&identity=after", &picture).expect(201);
+}
+
 #[test]
 fn a_full_disk_is_said_loses_nothing_and_is_got_over() {
     let sandbox = Sandbox::indexed();
-    // A signal that is ignored stays ignored through exec, and then writes fail instead of the process.
-    let mut command = Command::new("sh");
-    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_retrievalguard")]);
-    let service = Service::start_by(&sandbox, command, &SERVE.replace("--log off", ""));
+    let service = Service::start_by(&sandbox, with_failing_writes(""), &SERVE.replace("--log off", ""));
     let picture = picture(&sandbox);
     service.post("/v1/items?label=new&identity=before", &picture).expect(201);
     let job = service.post("/v1/jobs?samples=40000", &picture).expect(202);
@@ -140,6 +168,13 @@ fn a_gallery_that_cannot_be_written_to_is_served_read_only() {
         assert!(answer["error"]["message"].as_str().unwrap().contains(words), "{answer}");
     }
     assert_eq!(service.get(&job).expect(200)["state"], "finished");
+    drop(service);
+    // The folder of jobs holds seeds, so only its owner may look into it.
+    std::fs::set_permissions(sandbox.path("gallery/jobs"), std::fs::Permissions::from_mode(0o000)).unwrap();
+    let service = Service::start_by(&sandbox, as_nobody(&sandbox), SERVE);
+    service.get("/readyz").expect(200);
+    assert_eq!(service.get("/v1/jobs").expect(200)["jobs"].as_array().unwrap().len(), 0);
+    service.post("/v1/jobs?samples=100", &picture).expect(403);
     drop(service);
     make_writable(&sandbox.path("gallery"));
     let log = sandbox.text("log.jsonl");
