@@ -42,6 +42,11 @@ impl Doorway {
         Arc::clone(&self.places).acquire_owned().await.expect("the places are never closed")
     }
 
+    /// A place, if one is free at this moment.
+    pub(crate) fn place_now(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.places).try_acquire_owned().ok()
+    }
+
     /// Gives the place to a client, unless it has too many.
     pub(crate) fn enter(self: &Arc<Self>, place: OwnedSemaphorePermit, address: IpAddr) -> Option<Guest> {
         let client = client_address(address);
@@ -55,24 +60,12 @@ impl Doorway {
         Some(Guest { doorway: Arc::clone(self), client, _place: place })
     }
 
-    /// Says to a connection that its client has too many of them, without waiting for anything.
-    pub(crate) fn turn_away(&self, stream: TcpStream) {
+    /// What is told to a client that has too many connections.
+    pub(crate) fn too_many(&self) -> Problem {
         let message =
             format!("this address has {} connections open, wanted at most as many", self.per_client);
         let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_connections", message);
-        let id = crate::random_name().unwrap_or_else(|_| "unnamed".to_owned());
-        let body = serde_json::to_string(&problem.body(&id)).unwrap_or_default();
-        let head = format!(
-            "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-             retry-after: 1\r\nx-request-id: {id}\r\ncross-origin-resource-policy: same-origin\r\nconnection: close\r\n\r\n",
-            body.len()
-        );
-        let Ok(mut stream) = stream.into_std() else { return };
-        // The buffers of a fresh connection take this; a client that is gone does not hear it.
-        let _ = stream.write_all((head + &body).as_bytes());
-        let _ = stream.shutdown(Shutdown::Write);
-        // What has come already is taken, or the client would be told of a broken connection instead.
-        let _ = stream.read(&mut [0; 4_096]);
+        Problem { retry_after: Some(1), ..problem }
     }
 
     /// Waits until every connection is closed.
@@ -83,6 +76,27 @@ impl Doorway {
     fn by_client(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
         self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Tells a connection why it is not let in, without waiting for anything.
+pub(crate) fn turn_away(stream: TcpStream, problem: &Problem) {
+    let id = crate::random_name().unwrap_or_else(|_| "unnamed".to_owned());
+    let body = serde_json::to_string(&problem.body(&id)).unwrap_or_default();
+    let (status, retry_after) = (problem.status, problem.retry_after.unwrap_or(1));
+    let head = format!(
+        "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nretry-after: {retry_after}\r\n\
+         x-request-id: {id}\r\ncross-origin-resource-policy: same-origin\r\nx-content-type-options: nosniff\r\n\
+         connection: close\r\n\r\n",
+        status.as_u16(),
+        status.canonical_reason().unwrap_or_default(),
+        body.len()
+    );
+    let Ok(mut stream) = stream.into_std() else { return };
+    // The buffers of a fresh connection take this; a client that is gone does not hear it.
+    let _ = stream.write_all((head + &body).as_bytes());
+    let _ = stream.shutdown(Shutdown::Write);
+    // What has come already is taken, or the client would be told of a broken connection instead.
+    let _ = stream.read(&mut [0; 4_096]);
 }
 
 impl Drop for Guest {

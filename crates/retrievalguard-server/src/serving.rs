@@ -22,7 +22,8 @@ use tokio::time::Sleep;
 use tower_service::Service as _;
 
 use crate::access::is_host_name;
-use crate::doorway::{Counted, Doorway, Running};
+use crate::doorway::{Counted, Doorway, Running, turn_away};
+use crate::problem::Problem;
 use crate::service::{Service, SharedSlopes};
 use crate::{OpenError, Settings, api};
 
@@ -46,6 +47,16 @@ impl Stop {
     /// Asks the service to end; requests that are being answered have their time.
     pub fn stop(&self) {
         self.0.send_replace(true);
+    }
+
+    fn is_asked(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until the service is asked to end.
+    async fn heard(&self) {
+        // No error: whoever waits holds the sender.
+        let _ = self.0.subscribe().wait_for(|stop| *stop).await;
     }
 }
 
@@ -112,17 +123,13 @@ impl Serving {
         let places = u32::try_from(limits.connections).unwrap_or(u32::MAX);
         let doorway = Arc::new(Doorway::new(places, limits.connections_per_client));
         let (running, end) = (Running::default(), watch::Sender::new(false));
-        let mut stopping = stop.0.subscribe();
         let lasting = async {
-            // An error means that nobody can stop it any more.
-            if stopping.wait_for(|stop| *stop).await.is_err() {
-                std::future::pending::<()>().await;
-            }
+            stop.heard().await;
             wind_up(&service, &running).await;
         };
         // Connections are accepted to the end: a client is told that the service ends, not left waiting.
         tokio::select! {
-            never = accept(&listener, &service, &doorway, &running, &end) => match never {},
+            never = accept(&listener, &service, &doorway, &running, (&stop, &end)) => match never {},
             () = lasting => {}
         }
         drop(listener);
@@ -157,26 +164,32 @@ async fn accept(
     service: &Arc<Service>,
     doorway: &Arc<Doorway>,
     running: &Running,
-    end: &watch::Sender<bool>,
+    (stop, end): (&Stop, &watch::Sender<bool>),
 ) -> Infallible {
     let router = api::router(service);
     loop {
-        let place = doorway.place().await;
+        // While the service ends nobody waits for a place: whoever finds none is told why.
+        let place = tokio::select! {
+            biased;
+            () = stop.heard() => None,
+            place = doorway.place() => Some(place),
+        };
         match listener.accept().await {
-            Ok((stream, address)) => match doorway.enter(place, address.ip()) {
-                Some(guest) => {
-                    let (router, service) = (router.clone(), Arc::clone(service));
-                    let (running, ending) = (running.clone(), end.subscribe());
-                    tokio::spawn(async move {
-                        connection(stream, address, (router, service, running), ending).await;
-                        drop(guest);
-                    });
-                }
-                None => {
+            Ok((stream, address)) => {
+                let place = place.or_else(|| doorway.place_now());
+                let Some(guest) = place.and_then(|place| doorway.enter(place, address.ip())) else {
                     service.metrics.turned_away();
-                    doorway.turn_away(stream);
-                }
-            },
+                    let problem = if stop.is_asked() { Problem::closing() } else { doorway.too_many() };
+                    turn_away(stream, &problem);
+                    continue;
+                };
+                let (router, service) = (router.clone(), Arc::clone(service));
+                let (running, ending) = (running.clone(), end.subscribe());
+                tokio::spawn(async move {
+                    connection(stream, address, (router, service, running), ending).await;
+                    drop(guest);
+                });
+            }
             Err(error) => {
                 // For want of file descriptors, most often; others will be given back.
                 tracing::warn!(%error, "a connection could not be accepted");

