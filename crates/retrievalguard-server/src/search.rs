@@ -58,7 +58,12 @@ fn effort(mode: Mode, speed: f64, seconds: f64) -> (u32, u32, u32) {
 }
 
 /// Passes of a search at every size.
-fn passes((steps, restarts, noise): (u32, u32, u32)) -> u64 {
+fn passes(mode: Mode, target: Target, (steps, restarts, noise): (u32, u32, u32)) -> u64 {
+    // The gradient of the plain encoder needs no noise.
+    let noise = match (mode, target) {
+        (Mode::WhiteBox, Target::Plain) => 1,
+        (Mode::WhiteBox, Target::Smoothed) | (Mode::BlackBox, _) => noise,
+    };
     SIZES.len() as u64 * u64::from(restarts * (steps + COMPARED) * noise)
 }
 
@@ -72,7 +77,7 @@ pub(crate) struct Searched {
     /// About as many as a search takes that is not ended by the clock
     whole_passes: u64,
     seconds: f64,
-    /// Whether the time was over before the search was
+    /// Whether there was time for less than a whole search
     cut_short: bool,
 }
 
@@ -94,9 +99,7 @@ impl Found {
         };
         let Searched { mode, passes, whole_passes, seconds, cut_short } = self.searched;
         let short = if cut_short {
-            format!(
-                ", and its time was over after {seconds:.0} s and {passes} of about {whole_passes} passes"
-            )
+            format!(", and in {seconds:.0} s it had time for {passes} of about {whole_passes} passes")
         } else {
             String::new()
         };
@@ -238,7 +241,7 @@ impl Service {
         let searched = Searched {
             mode: mode.name(),
             passes: ticket.served() - before,
-            whole_passes: passes(whole_effort(mode)),
+            whole_passes: passes(mode, target, whole_effort(mode)),
             seconds: started.elapsed().as_secs_f64(),
             cut_short,
         };
@@ -289,9 +292,9 @@ impl Service {
     }
 
     /// Most passes that a search of so long takes, for its progress.
-    pub(crate) fn expected_passes(&self, time: Duration) -> u64 {
-        let seconds = time.as_secs_f64() / SIZES.len() as f64;
-        passes(effort(self.search_mode(), self.scheduler.speed(), seconds))
+    pub(crate) fn expected_passes(&self, target: Target, time: Duration) -> u64 {
+        let (mode, seconds) = (self.search_mode(), time.as_secs_f64() / SIZES.len() as f64);
+        passes(mode, target, effort(mode, self.scheduler.speed(), seconds))
     }
 
     /// How directions are searched.
@@ -314,6 +317,15 @@ mod tests {
             let least = f64::from(FEWEST.0 * FEWEST.1);
             assert!(f64::from(steps * noise) <= (speed * 5.0).max(least) * 1.2, "{speed}: {steps} × {noise}");
         }
+    }
+
+    #[test]
+    fn a_gradient_of_the_plain_encoder_takes_one_pass_where_others_take_many() {
+        let whole = |mode, target| passes(mode, target, whole_effort(mode));
+        let (plain, smoothed) =
+            (whole(Mode::WhiteBox, Target::Plain), whole(Mode::WhiteBox, Target::Smoothed));
+        assert_eq!(smoothed, 32 * plain);
+        assert_eq!(whole(Mode::BlackBox, Target::Plain), whole(Mode::BlackBox, Target::Smoothed));
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub(crate) struct Service {
     pub(crate) metrics: Metrics,
     /// Searches at once: they cost much and promise nothing.
     pub(crate) searches: Arc<Semaphore>,
+    /// When the running search is over, or the last one was.
+    pub(crate) search_end: Mutex<Instant>,
     /// Small pictures that are drawn at once; others wait without a thread.
     pub(crate) drawing: Semaphore,
     pub(crate) closing: AtomicBool,
@@ -96,6 +98,7 @@ impl Service {
             metrics: Metrics::new(settings.sigma.get()),
             perturbations: Store::default(),
             searches: Arc::new(Semaphore::new(1)),
+            search_end: Mutex::new(Instant::now()),
             drawing: Semaphore::new(settings.threads.get()),
             closing: AtomicBool::new(false),
             background: Mutex::default(),

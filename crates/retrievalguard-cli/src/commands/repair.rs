@@ -29,7 +29,7 @@ pub(super) fn run(arguments: &RepairArgs, out: &mut dyn Write) -> anyhow::Result
             Some(acknowledged) if acknowledged > found => {
                 tell(format_args!("{shown}: {found} of {acknowledged} acknowledged writes are left"));
             }
-            Some(_) => tell(format_args!("{shown}: its {found} writes are what they are from here on")),
+            Some(_) => tell(format_args!("{shown}: nothing is lost; its {found} writes are all there")),
             None => tell(format_args!("{shown}: {found} writes are left; how many there were is not known")),
         }
     }

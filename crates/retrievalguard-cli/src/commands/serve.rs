@@ -98,7 +98,7 @@ struct LimitArgs {
     /// Open connections
     #[arg(long, default_value = "1024", value_parser = up_to::<65_536>, help_heading = "Limits")]
     connections: NonZeroUsize,
-    /// Of these, connections from one address; a quarter of them by default. Behind a proxy everyone has its address: give as
+    /// Of these, connections from one address; a quarter of them, but at least 8, by default. Behind a proxy everyone has its address: give as
     /// many as --connections
     #[arg(long, value_parser = up_to::<65_536>, help_heading = "Limits")]
     connections_per_client: Option<NonZeroUsize>,
@@ -153,7 +153,7 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
             connections: limits.connections.get(),
             connections_per_client: limits
                 .connections_per_client
-                .map_or(limits.connections.get().div_ceil(4), NonZeroUsize::get),
+                .map_or_else(|| usual_share(limits.connections.get()), NonZeroUsize::get),
             search_seconds: limits.max_search_seconds.get() as u64,
             ..usual
         },
@@ -172,6 +172,11 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
     writeln!(out, "http://{}", serving.address()?)?;
     out.flush()?;
     serving.run().context("the service ended")
+}
+
+/// Connections of one address: a quarter of them, and enough for a browser, which opens six.
+fn usual_share(connections: usize) -> usize {
+    connections.div_ceil(4).max(8).min(connections)
 }
 
 fn read_tokens(path: &Path) -> anyhow::Result<Tokens> {

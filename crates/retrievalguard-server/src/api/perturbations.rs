@@ -1,6 +1,6 @@
 //! Perturbed pictures: find a direction, then look at both retrievers along it.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
@@ -163,7 +163,13 @@ pub(crate) async fn make(
         Kind::Noise => None,
         Kind::Adversarial => {
             let permit = Arc::clone(&service.searches).try_acquire_owned();
-            Some(permit.map_err(|_| Problem::busy("another search is running", 5))?)
+            let mut end = service.search_end.lock().unwrap_or_else(PoisonError::into_inner);
+            let permit = permit.map_err(|_| {
+                let left = end.saturating_duration_since(Instant::now());
+                Problem::busy("another search is running", left.as_secs() + 1)
+            })?;
+            *end = Instant::now() + time;
+            Some(permit)
         }
     };
     let ticket = Arc::new(service.scheduler.ticket());
@@ -208,7 +214,7 @@ pub(crate) async fn make(
         let made = run(&ticket, limit, work).await?;
         return Ok((StatusCode::CREATED, Json(made)).into_response());
     }
-    let expected = service.expected_passes(time) + u64::from(service.settings.pilot.get());
+    let expected = service.expected_passes(against, time) + u64::from(service.settings.pilot.get());
     let watched = Arc::clone(&ticket);
     let work = move |ticket: &Ticket, teller: &Teller| {
         let started = Instant::now();
