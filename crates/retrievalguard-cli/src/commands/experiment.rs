@@ -95,6 +95,12 @@ pub(super) fn run(arguments: &ExperimentArgs, out: &mut dyn Write) -> anyhow::Re
     };
     write_figure(&drawing, &folder)?;
     writeln!(out, "{}", folder.join("figure.svg").display())?;
+    if plan.lipschitz.is_none() {
+        tell(format_args!(
+            "note: a setting that is chosen by these results is certified with another --seed: the noise of the sweep's own, \
+             which is certify's default unless the file names one, was looked at"
+        ));
+    }
     Ok(())
 }
 

@@ -63,7 +63,9 @@ fn a_sweep_gives_the_numbers_of_certify_and_draws_no_sample_twice() {
     let sandbox = sandbox();
     let experiment = "experiment small.toml --out out --engine rten";
     let first = sandbox.run(experiment).succeeds();
-    first.prints(&["half-space-mean", "half-space", "out/figure.svg"]);
+    first
+        .prints(&["half-space-mean", "half-space", "out/figure.svg"])
+        .tells(&["chosen by these results is certified with another --seed"]);
     let summary = sandbox.text("out/summary.csv");
     let lines: Vec<Vec<&str>> = summary.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(lines.len(), 1 + 4, "{summary}");
