@@ -90,6 +90,9 @@ fn a_full_disk_is_said_loses_nothing_and_is_got_over() {
     service.post("/v1/items?label=new&identity=after", &picture).expect(201);
     service.delete("/v1/items/before").expect(200);
     service.wait_for("the job goes on", |service| service.get(&job).expect(200)["state"] == "finished");
+    // The answer waited for room; it was not worked out again.
+    let report = service.get(&job).expect(200);
+    assert!(report["samples_drawn"].as_u64() <= report["samples_asked"].as_u64(), "{report}");
     service.kill();
     let stored = GalleryDirectory::read(&sandbox.path("gallery")).unwrap();
     let left = ["before", "lost", "after"].map(|name| stored.gallery.rows_of(name).len());
