@@ -155,7 +155,7 @@ impl Counts {
     pub fn warning(self) -> Option<String> {
         (2 * self.misretrieved > self.queries()).then(|| {
             format!(
-                "{} of {} queries retrieve a wrong label before anybody attacks them, and more samples would not help",
+                "{} of {} queries retrieve a wrong label before anybody attacks them",
                 self.misretrieved,
                 self.queries()
             )

@@ -200,6 +200,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     log_run(&arguments.out, &request, &report, started)?;
     tell_resumed(&report);
     tell_left_out(&report);
+    tell_misretrieved(&report.table);
     if arguments.json {
         let mut lines = Vec::new();
         report.table.json_lines_to(&mut lines)?;
@@ -358,7 +359,6 @@ pub(super) fn print_rows(report: &CertifyReport, folder: &Path, out: &mut dyn Wr
             samples
         )?;
     }
-    tell_misretrieved(table);
     writeln!(out, "{}", folder.join("certificates.parquet").display())?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use retrievalguard_encoder::engine::MOST_THREADS;
 use retrievalguard_worker::{RunStore, merge};
 
-use super::certify::{print_rows, tell_left_out};
+use super::certify::{print_rows, tell_left_out, tell_misretrieved};
 use crate::arguments::up_to;
 use crate::progress::Progress;
 
@@ -37,5 +37,6 @@ pub(super) fn run(arguments: &MergeArgs, out: &mut dyn Write) -> anyhow::Result<
     merged.write(&arguments.out)?;
     let report = merged.report;
     tell_left_out(&report);
+    tell_misretrieved(&report.table);
     print_rows(&report, &arguments.out, out)
 }

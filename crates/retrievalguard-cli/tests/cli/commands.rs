@@ -149,6 +149,7 @@ fn wrong_answers_are_counted_and_pointed_at() {
     let counts = "1 of 5 certified, 0 abstained, 4 misretrieved (recall@1 0.2000)";
     let warning = "warning: half-space: 4 of 5 queries retrieve a wrong label before anybody attacks them";
     run.prints(&[counts]).tells(&[warning, "`retrievalguard recall`"]);
+    sandbox.run(&format!("{line} --json")).succeeds().tells(&[warning]);
     let run = sandbox.run("evaluate certificates/certificates.parquet").succeeds();
     run.prints(&["rejected: right but abstained; misretrieved: wrong"]).tells(&[warning]);
 }
