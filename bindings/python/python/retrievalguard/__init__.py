@@ -2,8 +2,8 @@
 
 A retrieval system embeds a picture with an encoder ``h`` and answers with the nearest item of a labelled gallery.
 RetrievalGuard embeds many noisy copies of the query, searches with their mean, and computes a radius inside which no l2
-perturbation of the pixels changes the retrieved label. The proof holds for any encoder; it may fail with a probability
-``alpha`` that you choose.
+perturbation of the pixels changes the retrieved label. The proof holds for any encoder of bounded norm that treats each
+picture by itself; it may fail with a probability ``alpha`` that you choose.
 
 >>> import numpy as np
 >>> import retrievalguard as rg

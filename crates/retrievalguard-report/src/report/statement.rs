@@ -136,7 +136,8 @@ pub(super) fn statement(prepared: &Prepared<'_>) -> Markup {
                     }
                 }
                 p {
-                    "The proof assumes nothing about the encoder but its norm bound. It rests on random samples and may be unlucky: "
+                    "The proof assumes nothing about the encoder but its norm bound and that it treats each picture by itself, "
+                    "which is checked when a model is opened. It rests on random samples and may be unlucky: "
                     strong { "each query's certificate is wrong with probability at most α = " (alpha) "." }
                     " " (simultaneous(summary.queries, alpha.get()))
                 }
@@ -144,8 +145,8 @@ pub(super) fn statement(prepared: &Prepared<'_>) -> Markup {
                 p {
                     "A radius is an l2 distance: the root of the sum of the squared changes of all values, each between 0 and "
                     "1. It is one budget for the whole picture, not an allowance for every pixel" (spread(prepared))
-                    ". A radius of " (sigma) " is one σ. The table of queries shows each picture after a random change of "
-                    "its own radius."
+                    ". A radius of " (sigma) " is one σ. The table of queries shows certified pictures after a random "
+                    "change of their own radius."
                 }
                 h3 { "What is not claimed" }
                 ul {
@@ -287,20 +288,31 @@ pub(super) fn certificates(prepared: &Prepared<'_>) -> Markup {
 fn ship(prepared: &Prepared<'_>) -> Markup {
     let names = prepared.report.table.certificates();
     let votes = names.contains(&CertificateName::Vote);
+    let repaired = names.contains(&CertificateName::PaperRepaired);
     let (kind, answers) = retriever(prepared.headline);
     html! {
         p {
             "A certificate speaks of one retriever, and only that one may be shipped with it. "
             @if votes && names.len() > 1 {
-                "Here there are two. The " strong { "mean retriever" } " answers with the nearest item to the mean embedding of the "
-                "query's noisy copies; " code { "retrievalguard query" } " and " code { "serve" }
-                " run it, and every certificate but " code { "vote" } " is about it. The " strong { "voting retriever" }
+                "Here there are two. The " strong { "mean retriever" } " answers with the stored item nearest to the mean embedding "
+                "of the query's noisy copies; " code { "retrievalguard query" } " and " code { "serve" }
+                " run it, and every certificate but " code { "vote" }
+                @if repaired { " and " code { "paper-repaired" } }
+                " is about it. The " strong { "voting retriever" }
                 " answers with the label that most copies retrieve, which often proves more but ranks no items; "
                 code { "query --retriever vote" } " runs it."
             } @else {
                 "Here it is the " strong { (kind) } ": " (answers) "; "
                 @if prepared.headline == CertificateName::Vote { code { "retrievalguard query --retriever vote" } " runs it." }
+                @else if prepared.headline == CertificateName::PaperRepaired { "no command searches exactly smoothed items." }
                 @else { code { "retrievalguard query" } " and " code { "serve" } " run it." }
+            }
+            @if repaired && prepared.headline != CertificateName::PaperRepaired {
+                " " code { "paper-repaired" } " is about a mean retriever of exactly smoothed items, which no command searches."
+            }
+            @if votes {
+                " A radius of " code { "vote" } " is proved by majority or against the runner-up, chosen for each query on its pilot; "
+                code { "explain" } " says which."
             }
         }
     }

@@ -149,10 +149,17 @@ fn each_certificate_names_the_retriever_it_speaks_of() {
     assert_eq!(html.matches("data-label=\"retriever\">mean<").count(), 6);
     assert_eq!(html.matches("data-label=\"retriever\">voting<").count(), 1);
     assert!(html.contains("This is the mean retriever") && html.contains("Here there are two."));
+    let but = "every certificate but <code>vote</code> and <code>paper-repaired</code> is about it";
+    let nobody = "<code>paper-repaired</code> is about a mean retriever of exactly smoothed items, which no command searches";
+    let rules = "by majority or against the runner-up, chosen for each query on its pilot";
+    assert!(html.contains(but) && html.contains(nobody) && html.contains(rules));
+    let repaired = report(&table(20, &[CertificateName::PaperRepaired]), 20).html().unwrap();
+    assert!(repaired.contains("no command searches exactly smoothed items"));
+    assert!(!repaired.contains("<code>serve</code> run it") && !repaired.contains(rules));
     let vote = table(20, &[CertificateName::Vote]);
     let html = report(&vote, 20).html().unwrap();
     assert!(html.contains("This is the voting retriever") && html.contains("query --retriever vote"));
-    assert!(!html.contains("mean retriever"));
+    assert!(!html.contains("mean retriever") && html.contains(rules));
 }
 
 #[test]
