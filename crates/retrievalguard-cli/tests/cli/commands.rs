@@ -515,7 +515,7 @@ fn an_adaptive_run_is_explained_by_the_radius_it_has_tested_and_no_other() {
             assert_eq!(step("target radius").unwrap(), target, "{kind:?}");
             assert_eq!(step("samples n").as_ref(), Some(&cell["samples"]), "{kind:?}");
             // What the samples drawn so far would give in another test was not proved.
-            let proved = (kind.1 == "certified").then(|| serde_json::Value::from(target));
+            let proved = (kind.1 == "certified").then(|| Value::from(target));
             assert_eq!(step("radius"), proved, "{kind:?}: {outcome}");
             let text = sandbox.run(&explain).succeeds();
             text.prints(&["certificate   half-space, betting", "decision", "theory 2.5, adaptive sampling"]);
