@@ -80,10 +80,12 @@ fn no_damaged_file_makes_a_reader_panic_hang_or_fill_the_memory() {
     }
     live.write(vec![Edit::Remove { identity: "dog\n1".into() }]).unwrap().remove(0).unwrap();
     drop(live);
-    let [manifest, items, writes] =
-        ["manifest.json", "items.jsonl", "writes.journal"].map(|name| stored.join(name));
-    let good = [&manifest, &items, &writes].map(|path| fs::read(path).unwrap());
-    let contents = Journal::read(&writes).unwrap().unwrap();
+    let [manifest, items, writes, anchor] =
+        ["manifest.json", "items.jsonl", "writes.journal", "writes.anchor"].map(|name| stored.join(name));
+    let good = [&manifest, &items, &writes, &anchor].map(|path| fs::read(path).unwrap());
+    let mut contents = Journal::read(&writes).unwrap().unwrap();
+    // Damaged writes are met behind the anchor, which would refuse nearly all of them.
+    contents.description.as_object_mut().unwrap().remove("anchored");
     let records = contents.records.join(&b'\n');
     // The writes one by one, with checksums of their own.
     let journal_of = |records: &[u8]| {
@@ -166,9 +168,11 @@ fn no_damaged_file_makes_a_reader_panic_hang_or_fill_the_memory() {
             read: &|bytes| {
                 fs::write(&manifest, reseal(bytes)).unwrap();
                 fs::remove_file(&writes).unwrap();
+                fs::remove_file(&anchor).unwrap();
                 let reading = restored(&items, &good[1], bytes);
                 fs::write(&manifest, &good[0]).unwrap();
                 fs::write(&writes, &good[2]).unwrap();
+                fs::write(&anchor, &good[3]).unwrap();
                 reading
             },
         },
@@ -186,10 +190,19 @@ fn no_damaged_file_makes_a_reader_panic_hang_or_fill_the_memory() {
             repair: None,
             read: &|bytes| {
                 journal_of(bytes);
+                fs::remove_file(&anchor).unwrap();
                 let reading = read_gallery().into();
                 fs::write(&writes, &good[2]).unwrap();
+                fs::write(&anchor, &good[3]).unwrap();
                 reading
             },
+        },
+        Kind {
+            name: "gallery anchor",
+            seeds: vec![good[3].clone()],
+            allowance: BUFFERS,
+            repair: None,
+            read: &|bytes| restored(&anchor, &good[3], bytes),
         },
         Kind {
             name: "journal",

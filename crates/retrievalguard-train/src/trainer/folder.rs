@@ -14,6 +14,24 @@ use crate::backend::Backend;
 use crate::checkpoint::Checkpoint;
 use crate::recipe::Recipe;
 
+/// A folder that nobody else writes to; one that was made for a run which did not begin goes again.
+#[derive(Debug)]
+pub(super) struct HeldFolder<'a> {
+    lock: Option<FolderLock>,
+    made: Option<&'a PathBuf>,
+}
+
+impl Drop for HeldFolder<'_> {
+    fn drop(&mut self) {
+        // The lock is a file in it.
+        self.lock = None;
+        if let Some(folder) = self.made {
+            // Fails where there is anything in it, as it should.
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
 /// What a run depends on beside its recipe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -114,19 +132,20 @@ impl RunFolder {
     }
 
     /// Takes the folder for one run: two would write over each other's checkpoints.
-    pub(super) fn take(&self, start: Start) -> Result<FolderLock, TrainError> {
+    pub(super) fn take(&self, start: Start) -> Result<HeldFolder<'_>, TrainError> {
+        let made = !self.0.exists();
         match start {
             Start::Fresh => fs::create_dir_all(&self.0)
                 .map_err(|source| TrainError::Folder { folder: self.0.clone(), source })?,
             Start::Resume if self.0.is_dir() => {}
             Start::Resume => return Err(TrainError::NothingToResume { file: self.recipe() }),
         }
-        let lock = FolderLock::take(&self.0)?;
+        let held = HeldFolder { lock: Some(FolderLock::take(&self.0)?), made: made.then_some(&self.0) };
         if start == Start::Fresh {
             // Another run may have begun and ended since the folder was looked at.
             self.check_free()?;
         }
-        Ok(lock)
+        Ok(held)
     }
 
     /// Refuses a folder with files that a run would replace.
