@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
@@ -475,14 +476,21 @@ impl Decoder {
         let mut values = Vec::new();
         for group in 0..file.num_row_groups() {
             let group = file.get_row_group(group)?;
-            let mut reader = typed(group.get_column_reader(self.leaf)?)
+            let pages = Box::new(BoundedPages(group.get_column_page_reader(self.leaf)?));
+            let descriptor = group.metadata().column(self.leaf).column_descr_ptr();
+            // One more than it announces shows that it has too many, however many more they are.
+            let most = usize::try_from(group.metadata().num_rows()).unwrap_or(0) + 1;
+            let mut in_group = 0;
+            let mut reader = typed(get_column_reader(descriptor, pages))
                 .ok_or_else(|| ParquetError::General("a column changes its type between groups".into()))?;
             let (mut definition, mut repetition) = (Vec::new(), Vec::new());
             loop {
                 definition.clear();
                 repetition.clear();
+                let wanted = BATCH.min(most - in_group);
                 let (records, ..) =
-                    reader.read_records(BATCH, Some(&mut definition), Some(&mut repetition), &mut values)?;
+                    reader.read_records(wanted, Some(&mut definition), Some(&mut repetition), &mut values)?;
+                in_group += records;
                 self.present.extend(definition.iter().map(|&level| level == self.full));
                 self.begins.extend(repetition.iter().map(|&level| level == 0));
                 self.records += records;
@@ -492,6 +500,50 @@ impl Decoder {
             }
         }
         Ok(values)
+    }
+}
+
+/// Pages whose dictionaries have no more values than their bytes can hold: memory is taken by what they announce.
+struct BoundedPages(Box<dyn PageReader>);
+
+impl BoundedPages {
+    fn checked(page: Page) -> Result<Page, ParquetError> {
+        match &page {
+            // A value takes a byte or more; only flags take less, and they have no dictionaries.
+            Page::DictionaryPage { buf, num_values, .. } if *num_values as usize > buf.len() => {
+                let bytes = buf.len();
+                Err(ParquetError::General(format!(
+                    "a dictionary announces {num_values} values in {bytes} bytes, wanted a byte or more for each"
+                )))
+            }
+            Page::DictionaryPage { .. } | Page::DataPage { .. } | Page::DataPageV2 { .. } => Ok(page),
+        }
+    }
+}
+
+impl Iterator for BoundedPages {
+    type Item = Result<Page, ParquetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for BoundedPages {
+    fn get_next_page(&mut self) -> Result<Option<Page>, ParquetError> {
+        self.0.get_next_page()?.map(Self::checked).transpose()
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>, ParquetError> {
+        self.0.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<(), ParquetError> {
+        self.0.skip_next_page()
+    }
+
+    fn at_record_boundary(&mut self) -> Result<bool, ParquetError> {
+        self.0.at_record_boundary()
     }
 }
 
