@@ -125,7 +125,7 @@ fn a_killed_black_box_attack_ends_with_the_bytes_of_one_that_was_not() {
 fn inflate(folder: &Path, factor: f64) {
     let path = folder.join(TABLE_FILE);
     let StoredTable { table, run, .. } = ResultTable::read(&path, Unverified::Refuse).unwrap();
-    let Some(TableDescription::Run(mut run)) = run else { panic!("it is not the table of a run") };
+    let Some(TableDescription::Run(mut run)) = run else { unreachable!("it is the table of a run") };
     // With items as long as the norm bound allows there is no ceiling.
     run.gallery.largest_norm = 1.0;
     let mut rows = table.rows().to_vec();

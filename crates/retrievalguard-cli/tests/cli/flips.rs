@@ -61,7 +61,7 @@ fn flip<T: PartialEq + Debug, E: Debug>(
     reader: impl Fn() -> Result<T, E>,
 ) {
     let whole = fs::read(path).unwrap();
-    let wanted = reader().unwrap_or_else(|error| panic!("{kind}: {error:?}"));
+    let wanted = reader().map_err(|error| format!("{kind}: {error:?}")).unwrap();
     let mut numbers = Numbers(Digest::of_bytes(kind.as_bytes()).bytes()[0].into());
     let mut tally = Tally { kind, refused: 0, same: 0, wrong: Vec::new() };
     for _ in 0..FLIPS {

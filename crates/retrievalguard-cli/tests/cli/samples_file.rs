@@ -98,7 +98,7 @@ fn rows_that_cannot_be_independent_are_refused() {
     let hint = "hint: --discrete lets rows repeat";
     let of = |rows: &[f32]| npy(&[rows.len() / DIMENSION, DIMENSION], rows);
     let gallery: Vec<f32> = (0..3).flat_map(|axis| cloud(2, DIMENSION, axis, 7 + axis as u32)).collect();
-    let table: [(&str, Vec<u8>, Vec<u8>, &str, &str); 5] = [
+    let table = [
         (
             "a slice",
             of(&samples),

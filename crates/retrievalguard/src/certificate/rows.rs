@@ -364,7 +364,7 @@ mod tests {
         let mut state = seed;
         let mut bit = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 16) % 7 == 0
+            (state >> 16).is_multiple_of(7)
         };
         (0..count).map(|_| if bit() { [0.0, 1.0] } else { [1.0, 0.0] }).collect()
     }

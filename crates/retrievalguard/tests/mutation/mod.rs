@@ -177,9 +177,12 @@ fn keep(kind: &str, number: u64, input: &[u8]) -> PathBuf {
     file
 }
 
+/// When an input was begun, its number, and the input.
+type InHand = (Instant, u64, Vec<u8>);
+
 /// Ends the process if an input takes too long: a reader that hangs cannot be told to stop.
 struct Watch {
-    current: Arc<Mutex<Option<(Instant, u64, Vec<u8>)>>>,
+    current: Arc<Mutex<Option<InHand>>>,
     over: Arc<AtomicBool>,
 }
 
