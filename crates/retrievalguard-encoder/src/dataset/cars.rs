@@ -13,6 +13,8 @@ use crate::picture::PixelBox;
 
 /// The list of the metric-learning archive, at the root.
 const ANNOTATIONS: &str = "cars_annos.mat";
+/// The folder of its pictures, which is in the paths of the list.
+const PICTURES: &str = "car_ims";
 /// The classification archive's lists, each with the folder of its pictures.
 const HALVES: [(&str, &str); 2] =
     [("cars_train_annos.mat", "cars_train"), ("cars_test_annos_withlabels.mat", "cars_test")];
@@ -55,16 +57,19 @@ pub(super) fn looks_like(root: &Path) -> bool {
 }
 
 /// The lists of a folder: the one for all pictures, or those of the halves that are there.
+///
+/// Where both kinds lie, the pictures decide: the list for all is only of use beside `car_ims/`.
 fn lists(root: &Path) -> Vec<List> {
-    let whole = root.join(ANNOTATIONS);
-    if whole.is_file() {
-        return vec![List::whole(whole)];
-    }
     let half = |(list, folder): (&str, &'static str)| {
         let places = [root.join(DEVKIT).join(list), root.join(list)];
         places.into_iter().find(|file| file.is_file()).map(|file| List::half(file, folder))
     };
-    HALVES.into_iter().filter_map(half).collect()
+    let halves: Vec<List> = HALVES.into_iter().filter_map(half).collect();
+    let whole = root.join(ANNOTATIONS);
+    if whole.is_file() && (halves.is_empty() || root.join(PICTURES).is_dir()) {
+        return vec![List::whole(whole)];
+    }
+    halves
 }
 
 /// The folder that a list's pictures are relative to, and the list.

@@ -181,6 +181,16 @@ fn both_halves_of_stanford_cars_are_split_by_class() {
 }
 
 #[test]
+fn the_list_for_all_cars_counts_where_its_pictures_are() {
+    let whole = LITTLE.cars(&[1.0], true);
+    let half = LITTLE.half(&[14.0]);
+    let root = folder(&[("cars_annos.mat", &whole), ("devkit/cars_train_annos.mat", &half)]);
+    assert_eq!(identities(&open_guessed(root.path()).unwrap()), ["cars_train/00001.jpg"]);
+    std::fs::create_dir(root.path().join("car_ims")).unwrap();
+    assert_eq!(identities(&open_guessed(root.path()).unwrap()), ["car_ims/000001.jpg"]);
+}
+
+#[test]
 fn one_half_of_stanford_cars_is_read_alone_and_pictures_without_labels_are_left_out_aloud() {
     let root = folder(&[
         ("devkit/cars_train_annos.mat", &LITTLE.half(&[14.0, 99.0])),
