@@ -132,6 +132,9 @@ fn a_broken_picture_stops_the_run_or_is_skipped_and_counted() {
     sandbox.run(&index).fails(2, &["gone.png", "No such file", "hint: --skip-broken"]);
     let run = sandbox.run(&format!("{index} --skip-broken")).succeeds();
     run.tells(&["skipped: gone.png", "1 broken pictures were skipped"]);
+    // The labels that are left may be one, and among its pictures every answer is right.
+    let recall = format!("recall list.csv {ENCODER} --skip-broken");
+    sandbox.run(&recall).fails(2, &["all 1 pictures have the label `a`"]);
     sandbox.write("only/class/broken.png", "");
     let line = format!("index only --gallery nothing {ENCODER} --skip-broken");
     sandbox.run(&line).fails(2, &["no picture is left: all 1 were skipped"]);
