@@ -349,14 +349,15 @@ export class Query {
   }
 }
 
-// What a radius is in sigmas, and in grey levels if all values of the picture share it.
+// What a radius is in sigmas, and in grey levels: if all values of the picture share it, and on a single one.
 function scale(certified, radius, sigma, input) {
   if (!certified) return "";
   if (radius === Infinity) return "no change of any size changes the answer";
   const words = `= ${roundDown(radius / sigma, 2)} σ`;
   if (!input) return words;
   const each = (radius * 255) / Math.sqrt(input.channels * input.height * input.width);
-  return `${words}; spread over the whole picture, ${roundDown(each, 2)} of 255 grey levels on every value`;
+  const one = radius >= 1 ? "all 255" : roundDown(radius * 255, 1);
+  return `${words}; spread over the whole picture, ${roundDown(each, 2)} of 255 grey levels on every value; on a single value, ${one}`;
 }
 
 // The proved radius: zero without one, infinite without limit.

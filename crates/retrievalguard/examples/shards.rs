@@ -188,7 +188,7 @@ fn certify(folder: &Path, samples: u32) -> Result<(), Box<dyn Error>> {
         Samples::new(values, DIMENSION, NormBound::UNIT, Excess::Refuse)
     };
     let query =
-        SampledQuery { pilot: around(Stage::Judge, 500)?, certifying: around(Stage::Certify, samples)? };
+        SampledQuery { pilot: around(Stage::Pilot, 500)?, certifying: around(Stage::Certify, samples)? };
     let question = Question::new(Positives::Item(row), vec![]);
     let started = Instant::now();
     let certifier = ShardedCertifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);

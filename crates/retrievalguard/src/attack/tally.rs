@@ -71,7 +71,7 @@ pub fn caution(mode: Mode, right: usize, broken: usize) -> Option<String> {
             "this attack found no way to break any of {right} plain retrievals, and that proves little: a longer one may"
         )),
         (Mode::BlackBox, ..) => {
-            Some(format!("the attack is weak: {estimated}, and one that computes them finds more and smaller breaks"))
+            Some(format!("the attack is weak: {estimated}, and one that computes them may find more and smaller breaks"))
         }
         (Mode::WhiteBox, ..) => None,
     }
