@@ -124,7 +124,7 @@ pub(crate) fn index<'py>(
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Certifying {
-    sigma: f64,
+    sigma: Option<f64>,
     alpha: f64,
     simultaneous: bool,
     pilot: u64,
@@ -195,13 +195,18 @@ pub(crate) fn ordered<T>(
     if certifying.simultaneous {
         alpha = alpha.share(words::sample_count(queries.len() as u64)?);
     }
+    let given = certifying.sigma.map(words::sigma).transpose()?;
+    let Some(sigma) = given.or(stored.manifest.provenance.sigma) else {
+        let gallery = gallery.display();
+        return Err(refused(format!("gallery `{gallery}` does not say its noise level, wanted sigma")));
+    };
     let request = CertifyRequest {
         queries: &queries,
         data_set: &data_set,
         embedder: &encoder.embedder,
         gallery: &stored,
         gallery_name: &gallery.display().to_string(),
-        sigma: words::sigma(certifying.sigma)?,
+        sigma,
         alpha,
         pilot: words::sample_count(certifying.pilot)?,
         samples: words::sample_count(certifying.samples)?,

@@ -126,6 +126,12 @@ def test_ctrl_c_is_heard(encoder, folders, gallery, tmp_path):
     assert 1 <= found.resumed and len(found) == 12
 
 
+def test_the_noise_level_may_be_left_to_the_gallery(encoder, folders, gallery, tmp_path):
+    given = rg.certify_pictures(folders[1], encoder, gallery, 0.1, tmp_path / "a", **SMALL)
+    found = rg.certify_pictures(folders[1], encoder, gallery, None, tmp_path / "b", **SMALL)
+    assert found == given and found.sigma == 0.1
+
+
 def test_a_query_does_not_find_itself(encoder, folders, gallery, tmp_path):
     own = rg.certify_pictures(folders[0], encoder, gallery, 0.1, tmp_path / "a", **SMALL)
     assert all(row.retrieved != row.identity for row in own)

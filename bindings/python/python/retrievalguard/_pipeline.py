@@ -91,7 +91,7 @@ def certify_pictures(
     pictures: PathLike,
     encoder: Encoder,
     gallery: PathLike,
-    sigma: float,
+    sigma: Optional[float],
     out: PathLike,
     *,
     alpha: float = 0.01,
@@ -124,8 +124,8 @@ def certify_pictures(
         The encoder that made the gallery.
     gallery : path_like
         Directory of the gallery.
-    sigma : float
-        Standard deviation of the noise.
+    sigma : float or None
+        Standard deviation of the noise; None for that of the gallery.
     out : path_like
         Directory for the table ``certificates.parquet``, the journal and what the run was made with.
     alpha : float
@@ -173,7 +173,7 @@ def _certificates(report: dict[str, Any]) -> Certificates:
 
 
 def _certifying(
-    sigma: float,
+    sigma: Optional[float],
     alpha: float,
     simultaneous: bool,
     samples: int,
@@ -186,7 +186,7 @@ def _certifying(
     excess: str,
 ) -> dict[str, Any]:
     return {
-        "sigma": float(sigma),
+        "sigma": None if sigma is None else float(sigma),
         "alpha": float(alpha),
         "simultaneous": bool(simultaneous),
         "pilot": count(pilot, "sample count", most=2**63),

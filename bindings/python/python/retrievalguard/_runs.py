@@ -151,7 +151,7 @@ def share_pictures(
     pictures: PathLike,
     encoder: Encoder,
     gallery: PathLike,
-    sigma: float,
+    sigma: Optional[float],
     run: PathLike,
     *,
     chunk: Optional[int] = None,
