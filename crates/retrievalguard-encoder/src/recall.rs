@@ -27,7 +27,7 @@ pub enum RecallError {
     Picture(#[from] PictureError),
     /// A picture does not fit the encoder.
     #[error(transparent)]
-    Pipeline(#[from] PipelineError),
+    Pipeline(Box<PipelineError>),
     /// The encoder failed.
     #[error(transparent)]
     Smoothing(#[from] SmoothingError),
@@ -53,6 +53,12 @@ pub enum RecallError {
         /// Pictures in all.
         total: usize,
     },
+}
+
+impl From<PipelineError> for RecallError {
+    fn from(error: PipelineError) -> Self {
+        Self::Pipeline(Box::new(error))
+    }
 }
 
 /// Share of pictures whose nearest other picture has their label.

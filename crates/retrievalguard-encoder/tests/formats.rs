@@ -1,5 +1,7 @@
 //! What earlier versions wrote: read, refused or upgraded, as docs/file-formats.md says.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

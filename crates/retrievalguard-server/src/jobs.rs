@@ -808,7 +808,7 @@ mod tests {
 
         let second = jobs.accept(asked(4), &pictures).unwrap();
         assert!(jobs.find(&first.id).is_err());
-        assert_eq!(names(&folder), [second.id.clone()]);
+        assert_eq!(names(&folder), std::slice::from_ref(&second.id));
         second.over(JobState::Cancelled, None).unwrap();
         jobs.end(&second.id, |_| true).unwrap();
         assert!(jobs.list().is_empty() && names(&folder).is_empty());
