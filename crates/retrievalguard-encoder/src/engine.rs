@@ -172,7 +172,13 @@ impl OnnxEmbedder {
             _ => Passes::OneByOne,
         };
         let dimension = probe(&mut slot, path, &output.name, &preparation, run_size(passes, batch, 1))?;
-        let mut trial = Trial { model: path, slot: &mut slot, preparation: &preparation, batch, dimension };
+        let together = match (options.together, report.provider) {
+            (Some(together), _) => together.get(),
+            (None, Provider::Cpu) => MOST,
+            (None, Provider::Cuda | Provider::Tensorrt | Provider::Openvino | Provider::Coreml) => usize::MAX,
+        };
+        let mut trial =
+            Trial { model: path, slot: &mut slot, preparation: &preparation, batch, dimension, together };
         let mut companions = Companions::None;
         if passes == Passes::Together {
             let felt = trial.together()?;
@@ -196,11 +202,6 @@ impl OnnxEmbedder {
         }
         let shape = contract.picture_shape();
         let idle = Mutex::new(idle);
-        let together = match (options.together, report.provider) {
-            (Some(together), _) => together.get(),
-            (None, Provider::Cpu) => MOST,
-            (None, Provider::Cuda | Provider::Tensorrt | Provider::Openvino | Provider::Coreml) => usize::MAX,
-        };
         Ok(Self {
             contract,
             facts,

@@ -3,7 +3,7 @@
 //! What the graph says is a proof about the graph; the engine that runs it is another program, and a file may say one
 //! thing to us and another to the engine. So two pictures are run by themselves and between companions that would show
 //! any trace of coupling: nothing but zeros, one large constant, and noise a thousand times larger than a picture, of
-//! either sign. Fourteen pictures go through the network in all.
+//! either sign, in batches of several sizes. Twenty-five pictures go through the network in all.
 //!
 //! **Tolerance.** Where companions cannot matter, what is left is the rounding of sums that an engine may take in another
 //! order in a batch of another size: about `√n · 2⁻²⁴` of a sum of `n` terms, 10⁻⁶ of an embedding's norm in the deepest
@@ -24,6 +24,10 @@ const LOUD: f32 = 1000.0;
 /// How many pictures run together where the model leaves it open.
 const BESIDE: usize = 4;
 
+/// Further sizes of batches, the last of them no larger than those that will be run: what an encoder makes of the number
+/// of pictures may begin to show at any of them.
+const OTHERS: [usize; 2] = [3, 8];
+
 /// What is tried: one model under its contract, in one session.
 pub(super) struct Trial<'a> {
     pub(super) model: &'a Path,
@@ -31,6 +35,8 @@ pub(super) struct Trial<'a> {
     pub(super) preparation: &'a Preparation,
     pub(super) batch: Batch,
     pub(super) dimension: usize,
+    /// Most pictures that will run together.
+    pub(super) together: usize,
 }
 
 /// What companions did.
@@ -75,8 +81,19 @@ impl Trial<'_> {
                 let last = batch.last().copied().unwrap_or(&loud);
                 batch.resize(size, last);
             }
-            for batch in &mixed {
-                let rows = self.rows(batch, size)?;
+            let [three, most] = OTHERS;
+            let others = match self.batch {
+                Batch::Any => vec![three, most.min(self.together)],
+                Batch::Always(_) => Vec::new(),
+            };
+            let mut batches = mixed.to_vec();
+            for other in others.into_iter().filter(|&other| other > 1 && other != size) {
+                let mut batch = mixed[0].clone();
+                batch.resize(other, &opposite);
+                batches.push(batch);
+            }
+            for batch in &batches {
+                let rows = self.rows(batch, batch.len())?;
                 for (place, picture) in batch.iter().enumerate() {
                     for (own, alone) in [&first, &second].into_iter().zip(&alone) {
                         if std::ptr::eq(*picture, own.as_slice()) {
@@ -201,7 +218,8 @@ mod tests {
             Batch::Always(size) => size,
         };
         let dimension = probe(&mut slot, path, "embeddings", &preparation, run).unwrap();
-        attempt(&mut Trial { model: path, slot: &mut slot, preparation: &preparation, batch, dimension })
+        let preparation = &preparation;
+        attempt(&mut Trial { model: path, slot: &mut slot, preparation, batch, dimension, together: 8 })
     }
 
     #[test]

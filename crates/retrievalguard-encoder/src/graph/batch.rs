@@ -24,12 +24,13 @@
 //! assert_eq!(mean, "the pictures of a batch are coupled by node `mean` (ReduceMean): it reduces over the batch");
 //! ```
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use self::fact::{Dim, Fact, Fault};
+use self::fact::{Dim, Fact, Fault, MOST_AXES};
 use super::{Flow, GraphError, Model, Node, Source};
 
 mod content;
@@ -156,6 +157,12 @@ impl<'g> Walk<'g, '_> {
     /// Finds out about the outputs of a node whose inputs were visited before.
     fn visit(&mut self, place: usize) {
         let node = &self.model.graph.nodes[place];
+        // The numbers of a constant are read once, however many operators take it.
+        for name in &node.inputs {
+            if let Some(Source::Initializer(tensor)) = self.flow.source(name) {
+                self.facts.entry(name).or_insert_with(|| Ok(Fact::of_tensor(tensor)));
+            }
+        }
         let findings = match self.apply(node) {
             Ok(facts) => {
                 let missing = || {
@@ -178,8 +185,9 @@ impl<'g> Walk<'g, '_> {
     fn apply(&self, node: &'g Node) -> Result<Vec<Fact<'g>>, Blame> {
         let own = |fault| Blame { node: None, fault };
         let defined = |function: &super::FunctionName| {
+            let standard = matches!(function.domain.as_str(), "" | "ai.onnx");
             function.name == node.operator
-                && (function.domain == node.domain || node.is_standard() && function.domain.is_empty())
+                && (function.domain == node.domain || node.is_standard() && standard)
         };
         if self.model.functions.iter().any(defined) {
             return Err(own(Fault::Unknown("the file defines this operator itself".to_owned())));
@@ -207,8 +215,14 @@ impl<'g> Walk<'g, '_> {
             return Err(blame);
         }
         let operators = self.model.operators();
-        let args = rules::Args { node, inputs, operators, fixed: self.fixed };
-        args.apply().map_err(own)
+        let mistyped = Cell::new(false);
+        let facts =
+            rules::Args { node, inputs, operators, fixed: self.fixed, mistyped }.apply().map_err(own)?;
+        let deep = |fact: &Fact<'_>| fact.shape.as_ref().is_some_and(|shape| shape.len() > MOST_AXES);
+        if facts.iter().any(deep) {
+            return Err(own(Fault::Unknown("it makes too many axes".to_owned())));
+        }
+        Ok(facts)
     }
 
     /// What is known about the output.

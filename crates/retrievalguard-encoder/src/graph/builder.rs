@@ -35,7 +35,7 @@ impl Writer {
         self.bytes(field, &message.0)
     }
 
-    fn single(self, field: u64, value: f32) -> Self {
+    pub(crate) fn single(self, field: u64, value: f32) -> Self {
         let mut writer = self.varint(field << 3 | 5);
         writer.0.extend_from_slice(&value.to_le_bytes());
         writer

@@ -55,6 +55,13 @@ impl Model {
                 (_, Payload::Bytes(_) | Payload::Number(_) | Payload::Fixed32(_) | Payload::Fixed64(_)) => {}
             }
         }
+        let own = |set: &&OperatorSet| matches!(set.domain.as_str(), "" | "ai.onnx");
+        let mut versions = operator_sets.iter().filter(own).map(|set: &OperatorSet| set.version);
+        if let Some(first) = versions.next()
+            && versions.any(|version| version != first)
+        {
+            return Err(message.fault(0, "found two versions of ONNX's own operators"));
+        }
         let graph = graph.ok_or_else(|| message.fault(file.len(), "found no single graph"))?;
         let elsewhere = reader.elsewhere;
         Ok(Self { producer, operator_sets, functions, graph, elsewhere, file })
@@ -167,8 +174,18 @@ impl Reader {
         let (mut tensors, mut graphs) = (Vec::new(), Vec::new());
         // Texts of attributes are bytes; those that are not UTF-8 mean nothing to any operator here.
         let lossy = |bytes: &Message<'_>| String::from_utf8_lossy(bytes.bytes).into_owned();
+        let mut filled = 0_u64;
         for field in message.fields() {
-            match field? {
+            let field = field?;
+            // The kinds are numbered as the fields that hold their values, in another row.
+            let holds = match field.0 {
+                field @ 2..=11 => field - 1,
+                field @ (22 | 23) => field - 11,
+                field @ (14 | 15) => field - 1,
+                _ => 0,
+            };
+            filled |= 1 << holds;
+            match field {
                 (1, Payload::Bytes(text)) => name = text.text()?,
                 (2, Payload::Fixed32(bits)) => float = f32::from_le_bytes(bits),
                 (3, Payload::Number(number)) => int = number as i64,
@@ -207,24 +224,20 @@ impl Reader {
         }
         // Files from before 2018 may leave the kind out; it then is whatever is there.
         if kind == 0 {
-            let there = [
-                (!tensors.is_empty(), 4),
-                (!graphs.is_empty(), 5),
-                (!floats.is_empty(), 6),
-                (!ints.is_empty(), 7),
-                (!texts.is_empty(), 8),
-                (!text.is_empty(), 3),
-                (float != 0.0, 1),
-            ];
-            kind = there.iter().find(|(there, _)| *there).map_or(2, |&(_, kind)| kind);
+            kind = u64::from((filled & !1).trailing_zeros());
         }
+        // Engines differ in whether they go by the kind or by what is there.
+        if filled & !1 & !(1_u64.checked_shl(kind as u32).unwrap_or(0)) != 0 {
+            return Err(message.fault(0, "found an attribute with values of another type"));
+        }
+        let written = filled & 1 << 2 != 0;
         let single = |count: usize| {
             if count == 1 { Ok(()) } else { Err(message.fault(0, "found an attribute without its value")) }
         };
         let value = match kind {
             _ if reference => AttributeValue::Other,
             1 => AttributeValue::Float(float),
-            2 => AttributeValue::Int(int),
+            2 if written => AttributeValue::Int(int),
             3 => AttributeValue::Text(text),
             4 => {
                 single(tensors.len())?;

@@ -195,3 +195,29 @@ fn whatever_bytes_are_changed_reading_and_following_end() {
         let _ = BatchReading::of(&model, &question);
     }
 }
+
+#[test]
+fn files_that_say_two_things_are_refused() {
+    let with = |attribute: Writer| {
+        let node = Writer::default().bytes(4, b"Softmax").message(5, &attribute);
+        read(Writer::default().message(7, &Writer::default().message(1, &node)).0)
+    };
+    let axis = || Writer::default().bytes(1, b"axis");
+    assert_eq!(with(axis().number(3, 0)).unwrap().graph.nodes[0].int("axis"), Some(0));
+    assert_eq!(with(axis().number(20, 2)).unwrap().graph.nodes[0].int("axis"), None);
+    for attribute in [
+        axis().number(20, 1).number(3, 0),
+        axis().number(20, 2).number(3, 0).number(8, 1),
+        axis().single(2, 0.5).number(3, 1),
+    ] {
+        let error = with(attribute).unwrap_err().to_string();
+        assert!(error.contains("values of another type"), "{error}");
+    }
+    let sets = |first: i64, second: i64| {
+        let set = |domain: &[u8], version| Writer::default().bytes(1, domain).number(2, version);
+        let model = Writer::default().message(7, &Writer::default());
+        read(model.message(8, &set(b"", first)).message(8, &set(b"ai.onnx", second)).0)
+    };
+    assert_eq!(sets(17, 17).unwrap().operators(), 17);
+    assert!(sets(12, 17).unwrap_err().to_string().contains("two versions"));
+}

@@ -2,8 +2,34 @@
 
 use super::fact::Dim::{self, Batch, Known, Open};
 
-/// What a binary operator makes of two integers; nothing if the result grows with the pictures in some other way.
+/// Whether an engine that counts in 32 bits finds the same number, whatever the batch; batches have up to 2¹² pictures.
+pub(super) fn is_followed(dim: Dim) -> bool {
+    match dim {
+        Known(number) => number.unsigned_abs() < 1 << 24,
+        Batch(times) => times.unsigned_abs() < 1 << 19,
+        Open => true,
+    }
+}
+
+/// Whether it is a number that single precision holds exactly, whatever the batch.
+pub(super) fn is_exact(dim: Dim) -> bool {
+    match dim {
+        Known(number) => number.unsigned_abs() < 1 << 24,
+        Batch(times) => times.unsigned_abs() < 1 << 12,
+        Open => false,
+    }
+}
+
+/// What a binary operator makes of two integers; nothing if the result grows with the pictures in some other way, or if
+/// engines that count in other types may disagree about it.
 pub(super) fn binary(operator: &str, left: Dim, right: Dim) -> Option<Dim> {
+    if !is_followed(left) || !is_followed(right) {
+        return None;
+    }
+    exactly(operator, left, right).filter(|&result| result == Open || is_exact(result))
+}
+
+fn exactly(operator: &str, left: Dim, right: Dim) -> Option<Dim> {
     if left == Open || right == Open {
         let grows = matches!(left, Batch(_)) || matches!(right, Batch(_));
         return (!grows).then_some(Open);

@@ -46,6 +46,9 @@ impl Places {
 /// Integers that shapes are computed from are followed up to this many; shapes have fewer axes.
 const MOST_NUMBERS: usize = 64;
 
+/// Values with more axes than this are not followed; stored ones have no more either.
+pub(super) const MOST_AXES: usize = 64;
+
 /// What is known about one value.
 #[derive(Clone, Debug)]
 pub(super) struct Fact<'g> {
@@ -179,6 +182,19 @@ impl<'g> Fact<'g> {
     pub(super) fn is_one_row_per_picture(&self) -> bool {
         self.batch() == Some((0, Places::ONE))
     }
+}
+
+/// Axes as places, none of them named twice.
+pub(super) fn distinct(axes: &[i64], rank: usize) -> Result<Vec<usize>, Fault> {
+    let mut found = Vec::new();
+    for &axis in axes {
+        let place = place(axis, rank)?;
+        if found.contains(&place) {
+            return unknown("it names an axis twice");
+        }
+        found.push(place);
+    }
+    Ok(found)
 }
 
 /// An axis as a place; negative ones count from the end.

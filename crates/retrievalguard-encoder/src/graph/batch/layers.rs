@@ -35,6 +35,15 @@ impl<'g> Args<'g> {
 
     pub(super) fn convolution(&self) -> Outcome<'g> {
         self.constants(1..self.inputs.len())?;
+        // Scales and zero points of the pictures and of the result are single numbers, those of weights lie on channels.
+        let single: &[usize] = match self.node.operator.as_str() {
+            "QLinearConv" => &[1, 2, 6, 7],
+            "ConvInteger" => &[2],
+            _ => &[],
+        };
+        for &place in single {
+            self.single(place)?;
+        }
         let (_, dims) = self.layered()?;
         let weight = self.input(if self.node.operator == "QLinearConv" { 3 } else { 1 })?.dims()?;
         if weight.len() != dims.len() {
@@ -47,7 +56,7 @@ impl<'g> Args<'g> {
         self.constants(1..self.inputs.len())?;
         let (_, dims) = self.layered()?;
         let weight = self.input(1)?.dims()?;
-        let channels = match (weight.get(1), self.node.int("group").unwrap_or(1)) {
+        let channels = match (weight.get(1), self.int("group").unwrap_or(1)) {
             (Some(&Dim::Known(channels)), groups) => {
                 channels.checked_mul(groups).map_or(Dim::Open, Dim::Known)
             }
@@ -59,7 +68,7 @@ impl<'g> Args<'g> {
     /// The largest value comes with its place in the whole batch, which nothing may use: one output only.
     pub(super) fn pool(&self) -> Outcome<'g> {
         let (_, dims) = self.layered()?;
-        let window: Vec<Dim> = match self.node.ints("kernel_shape") {
+        let window: Vec<Dim> = match self.ints("kernel_shape") {
             Some(sides) => sides.iter().map(|&side| Dim::Known(side)).collect(),
             None => vec![Dim::Open; dims.len() - 2],
         };
@@ -73,14 +82,13 @@ impl<'g> Args<'g> {
 
     /// How many places a window has along each axis.
     fn windows(&self, dims: &[Dim], window: &[Dim]) -> Vec<Dim> {
-        let node = self.node;
         let each = |name, axis: usize, usual| {
-            node.ints(name).map_or(Some(usual), |values| values.get(axis).copied())
+            self.ints(name).map_or(Some(usual), |values| values.get(axis).copied())
         };
         let windows = |axis: usize, length: i64, side: i64| -> Option<i64> {
             let stride = each("strides", axis, 1).filter(|&stride| stride > 0)?;
             let dilation = each("dilations", axis, 1)?;
-            let (before, after) = match node.text("auto_pad").unwrap_or("NOTSET") {
+            let (before, after) = match self.text("auto_pad").unwrap_or("NOTSET") {
                 "NOTSET" | "" => (each("pads", axis, 0)?, each("pads", axis + dims.len(), 0)?),
                 "VALID" => (0, 0),
                 "SAME_UPPER" | "SAME_LOWER" => {
@@ -91,8 +99,11 @@ impl<'g> Args<'g> {
             let reach = side.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)?;
             let room = length.checked_add(before)?.checked_add(after)?.checked_sub(reach)?;
             // A window that reaches beyond the end counts by rules that differ between versions.
-            let partial = node.int("ceil_mode").unwrap_or(0) != 0 && room % stride != 0;
-            (room >= 0 && !partial).then_some(room / stride + 1)
+            let partial = self.int("ceil_mode").unwrap_or(0) != 0 && room % stride != 0;
+            if room < 0 || partial {
+                return None;
+            }
+            (room / stride).checked_add(1)
         };
         dims.iter()
             .enumerate()
@@ -108,9 +119,9 @@ impl<'g> Args<'g> {
     /// In training the mean and the variance are those of the batch.
     pub(super) fn batch_normalization(&self) -> Outcome<'g> {
         let training = match self.operators {
-            ..7 => self.node.int("is_test").unwrap_or(0) == 0,
+            ..7 => self.int("is_test").unwrap_or(0) == 0,
             7..14 => self.node.outputs.iter().filter(|name| !name.is_empty()).count() > 1,
-            _ => self.node.int("training_mode").unwrap_or(0) != 0,
+            _ => self.int("training_mode").unwrap_or(0) != 0,
         };
         if training {
             return coupled("it is in training mode and normalises over the batch");
@@ -123,7 +134,7 @@ impl<'g> Args<'g> {
         self.constants(1..self.inputs.len())?;
         let fact = self.input(0)?;
         let dims = fact.dims()?;
-        let first = place(self.node.int("axis").unwrap_or(-1), dims.len())?;
+        let first = place(self.int("axis").unwrap_or(-1), dims.len())?;
         let Some((batch, places)) = fact.batch() else { return unknown("its shape is not followed") };
         if batch >= first {
             return coupled("it normalises over the batch");
@@ -148,9 +159,13 @@ impl<'g> Args<'g> {
 
     /// `A B + C` with two axes each, transposed by attributes.
     pub(super) fn product_of_matrices(&self, left: usize, right: usize, sum: Option<usize>) -> Outcome<'g> {
+        let facts = || self.inputs.iter().flatten();
+        if facts().any(|fact| fact.batch().is_some()) && facts().any(|fact| fact.kind == Kind::Sized) {
+            return coupled("it mixes how many pictures there are into their values");
+        }
         let turned = |fact: &Fact<'g>, name| -> Result<Matrix, Fault> {
             let &[rows, columns] = fact.dims()? else { return unknown("it takes no matrix of two axes") };
-            let turn = self.node.int(name).unwrap_or(0) != 0;
+            let turn = self.int(name).unwrap_or(0) != 0;
             let batch = fact.batch().map(|(axis, places)| (if turn { 1 - axis } else { axis }, places));
             Ok((if turn { [columns, rows] } else { [rows, columns] }, batch))
         };
@@ -160,7 +175,7 @@ impl<'g> Args<'g> {
         let (axis, places) = match (left_batch, right_batch) {
             (Some((0, places)), None) => (0, places),
             (None, Some((1, places))) => (1, places),
-            (None, None) => return Ok(vec![unbatched(&self.inputs, Some(shape.to_vec()))]),
+            (None, None) => return Ok(vec![unbatched(&self.inputs, Some(shape.to_vec()))?]),
             _ => return coupled("it multiplies pictures of the batch with each other"),
         };
         if let Some(sum) = sum.and_then(|place| self.optional(place)) {
@@ -205,7 +220,7 @@ impl<'g> Args<'g> {
             if vector {
                 shape.pop();
             }
-            return Ok(vec![unbatched(&self.inputs, Some(shape))]);
+            return Ok(vec![unbatched(&self.inputs, Some(shape))?]);
         };
         if axis + 2 < rank {
             for operand in [(left, a), (right, b)] {
@@ -226,7 +241,7 @@ impl<'g> Args<'g> {
     /// Sums of products named by letters, without repeated letters in an operand and without `...`.
     pub(super) fn einsum(&self) -> Outcome<'g> {
         let equation: String =
-            self.node.text("equation").unwrap_or_default().chars().filter(|letter| *letter != ' ').collect();
+            self.text("equation").unwrap_or_default().chars().filter(|letter| *letter != ' ').collect();
         let Some((left, result)) = equation.split_once("->") else {
             return unknown("its equation leaves the result open");
         };
@@ -239,8 +254,7 @@ impl<'g> Args<'g> {
         for (place, letters) in operands.iter().enumerate() {
             let fact = self.input(place)?;
             let dims = fact.dims()?;
-            let repeated = letters.iter().enumerate().any(|(at, letter)| letters[..at].contains(letter));
-            if repeated || letters.len() != dims.len() {
+            if letters.len() != dims.len() || repeats(letters) {
                 return unknown("its equation is not followed");
             }
             if fact.kind == Kind::Sized {
@@ -260,6 +274,9 @@ impl<'g> Args<'g> {
             }
         }
         let letters: Vec<char> = result.chars().collect();
+        if letters.len() > lengths.len() || repeats(&letters) {
+            return unknown("its equation is not followed");
+        }
         let Some(axis) = letters.iter().position(|other| *other == letter) else {
             return coupled("it sums over the batch");
         };
@@ -268,12 +285,13 @@ impl<'g> Args<'g> {
             // A length of 1 is broadcast.
             found.max_by_key(|dim| *dim != Dim::Known(1)).unwrap_or(Dim::Open)
         };
-        let repeated = letters.iter().enumerate().any(|(at, letter)| letters[..at].contains(letter));
-        if repeated {
-            return unknown("its equation is not followed");
-        }
         Ok(vec![Fact::batched(axis, places, letters.iter().map(length).collect())?])
     }
+}
+
+/// Whether a letter stands there twice.
+fn repeats(letters: &[char]) -> bool {
+    letters.iter().enumerate().any(|(at, letter)| letters[..at].contains(letter))
 }
 
 /// Demands that a summand leaves every picture of the result by itself.

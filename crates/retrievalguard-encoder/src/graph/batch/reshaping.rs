@@ -1,7 +1,7 @@
 //! Rules for operators that move numbers without changing them.
 
 use super::content;
-use super::fact::{Dim, Fact, Fault, Kind, Places, coupled, place, unknown};
+use super::fact::{Dim, Fact, Fault, Kind, MOST_AXES, Places, coupled, distinct, place, unknown};
 use super::rules::{Args, Outcome, aligned};
 use crate::graph::Values;
 
@@ -10,7 +10,7 @@ impl<'g> Args<'g> {
         let fact = self.input(0)?;
         let dims = fact.dims()?;
         let rank = dims.len();
-        let order: Vec<usize> = match self.node.ints("perm") {
+        let order: Vec<usize> = match self.ints("perm") {
             Some(order) => order.iter().map(|&axis| place(axis, rank)).collect::<Result<_, _>>()?,
             None => (0..rank).rev().collect(),
         };
@@ -83,8 +83,9 @@ impl<'g> Args<'g> {
 
     pub(super) fn reshape(&self) -> Outcome<'g> {
         let fact = self.input(0)?;
+        self.said_once("shape", 1)?;
         let own: Vec<Dim>;
-        let wanted: &[Dim] = match (self.node.ints("shape"), self.optional(1)) {
+        let wanted: &[Dim] = match (self.ints("shape"), self.optional(1)) {
             (Some(shape), None) => {
                 own = shape.iter().map(|&side| Dim::Known(side)).collect();
                 &own
@@ -96,7 +97,7 @@ impl<'g> Args<'g> {
             (None, None) => return unknown("it has no shape"),
         };
         let dims = fact.dims()?;
-        let copies = self.node.int("allowzero").unwrap_or(0) == 0;
+        let copies = self.int("allowzero").unwrap_or(0) == 0;
         let mut shape = Vec::with_capacity(wanted.len());
         let mut open = None;
         for (axis, &dim) in wanted.iter().enumerate() {
@@ -121,7 +122,7 @@ impl<'g> Args<'g> {
     pub(super) fn flatten(&self) -> Outcome<'g> {
         let fact = self.input(0)?;
         let dims = fact.dims()?;
-        let axis = self.node.int("axis").unwrap_or(1);
+        let axis = self.int("axis").unwrap_or(1);
         let axis = if axis == dims.len() as i64 { dims.len() } else { place(axis, dims.len())? };
         let (left, right) = dims.split_at(axis);
         let [Some(left), Some(right)] = [left, right].map(content::length) else {
@@ -132,7 +133,8 @@ impl<'g> Args<'g> {
 
     /// Axes from an attribute or an input; none if neither is there.
     fn axes(&self) -> Result<Option<Vec<i64>>, Fault> {
-        match (self.node.ints("axes"), self.optional(1)) {
+        self.said_once("axes", 1)?;
+        match (self.ints("axes"), self.optional(1)) {
             (Some(axes), _) => Ok(Some(axes.to_vec())),
             (None, Some(axes)) => axes.known_numbers().map(Some),
             (None, None) => Ok(None),
@@ -143,7 +145,7 @@ impl<'g> Args<'g> {
         let fact = self.input(0)?;
         let dims = fact.dims()?;
         let gone: Vec<usize> = match self.axes()? {
-            Some(axes) => axes.iter().map(|&axis| place(axis, dims.len())).collect::<Result<_, _>>()?,
+            Some(axes) => distinct(&axes, dims.len())?,
             // With a single picture its axis would go as well.
             None if fact.batch().is_some() => return unknown("it drops whatever axes have length 1"),
             None => (0..dims.len()).filter(|&axis| dims[axis] == Dim::Known(1)).collect(),
@@ -165,7 +167,10 @@ impl<'g> Args<'g> {
         let dims = fact.dims()?;
         let Some(axes) = self.axes()? else { return unknown("it names no axes") };
         let rank = dims.len() + axes.len();
-        let new: Vec<usize> = axes.iter().map(|&axis| place(axis, rank)).collect::<Result<_, _>>()?;
+        if rank > MOST_AXES {
+            return unknown("it makes too many axes");
+        }
+        let new = distinct(&axes, rank)?;
         let mut old = dims.iter().copied().enumerate();
         let (mut shape, mut batch) = (Vec::with_capacity(rank), None);
         for axis in 0..rank {
@@ -247,7 +252,7 @@ impl<'g> Args<'g> {
         let facts: Vec<&Fact<'g>> = self.inputs.iter().flatten().collect();
         let Some(first) = facts.first() else { return unknown("it takes nothing") };
         let rank = first.dims()?.len();
-        let axis = place(self.node.int("axis").unwrap_or(1), rank)?;
+        let axis = place(self.int("axis").unwrap_or(1), rank)?;
         let contents: Option<Vec<&[Dim]>> = facts.iter().map(|fact| fact.content.as_deref()).collect();
         if let (Some(contents), 1) = (contents, rank) {
             let all: Vec<Dim> = contents.concat();
@@ -282,11 +287,15 @@ impl<'g> Args<'g> {
     pub(super) fn split(&self) -> Outcome<'g> {
         let fact = self.input(0)?;
         let dims = fact.dims()?;
-        let axis = self.node.int("axis").unwrap_or(0);
+        let axis = self.int("axis").unwrap_or(0);
         self.apart(fact, &[axis], "it splits the batch")?;
         let axis = place(axis, dims.len())?;
         let parts = self.node.outputs.len();
-        let own = self.node.ints("split").map(<[i64]>::to_vec);
+        self.said_once("split", 1)?;
+        if self.int("num_outputs").is_some_and(|wanted| wanted != parts as i64) {
+            return unknown("it makes another number of parts than it has outputs");
+        }
+        let own = self.ints("split").map(<[i64]>::to_vec);
         let lengths: Vec<Dim> = match (own, self.optional(1)) {
             (Some(lengths), _) => lengths.into_iter().map(Dim::Known).collect(),
             (None, Some(lengths)) => match (&lengths.content, lengths.kind) {
@@ -299,7 +308,12 @@ impl<'g> Args<'g> {
                 vec![each.unwrap_or(Dim::Open); parts]
             }
         };
-        let content = fact.content.as_deref().filter(|_| dims.len() == 1);
+        if lengths.len() != parts {
+            return unknown("it makes another number of parts than it has outputs");
+        }
+        // After a part of unknown length nobody knows where the next begins.
+        let known = lengths.iter().all(|length| matches!(length, Dim::Known(_)));
+        let content = fact.content.as_deref().filter(|_| dims.len() == 1 && known);
         let mut start = 0_usize;
         lengths
             .into_iter()
@@ -326,8 +340,11 @@ impl<'g> Args<'g> {
     pub(super) fn slice(&self) -> Outcome<'g> {
         let fact = self.input(0)?;
         let dims = fact.dims()?;
+        for (name, place) in [("starts", 1), ("ends", 2), ("axes", 3), ("steps", 4)] {
+            self.said_once(name, place)?;
+        }
         let list = |name: &str, place: usize| -> Result<Option<Vec<Dim>>, Fault> {
-            match (self.node.ints(name), self.optional(place)) {
+            match (self.ints(name), self.optional(place)) {
                 (Some(numbers), _) => Ok(Some(numbers.iter().map(|&number| Dim::Known(number)).collect())),
                 (None, Some(fact)) => match (&fact.content, fact.kind) {
                     (Some(content), _) => Ok(Some(content.clone())),
@@ -338,7 +355,7 @@ impl<'g> Args<'g> {
             }
         };
         let (starts, ends, steps) = (list("starts", 1)?, list("ends", 2)?, list("steps", 4)?);
-        let axes: Vec<i64> = match (self.node.ints("axes"), self.optional(3)) {
+        let axes: Vec<i64> = match (self.ints("axes"), self.optional(3)) {
             (Some(axes), _) => axes.to_vec(),
             (None, Some(axes)) => axes.known_numbers()?,
             (None, None) => match &starts {
@@ -346,8 +363,8 @@ impl<'g> Args<'g> {
                 None => return unknown("its axes cannot be followed"),
             },
         };
-        let axes = axes.iter().map(|&axis| place(axis, dims.len())).collect::<Result<Vec<_>, _>>()?;
-        let steps_given = self.optional(4).is_some();
+        let axes = distinct(&axes, dims.len())?;
+        let steps_given = steps.is_some() || self.optional(4).is_some();
         let at = |list: &Option<Vec<Dim>>, place: usize| {
             list.as_ref().and_then(|list| list.get(place).copied()).unwrap_or(Dim::Open)
         };
@@ -358,7 +375,8 @@ impl<'g> Args<'g> {
             let (start, end) = (at(&starts, place), at(&ends, place));
             let whole = start == Dim::Known(0)
                 && step == Dim::Known(1)
-                && (end == dims[axis] || matches!(end, Dim::Known(end) if end >= i64::from(i32::MAX)));
+                && (end == dims[axis] && end != Dim::Open
+                    || matches!(end, Dim::Known(end) if end >= i64::from(i32::MAX)));
             if whole {
                 continue;
             }
@@ -371,10 +389,7 @@ impl<'g> Args<'g> {
                 }
                 _ => None,
             };
-            if dims[axis] == Dim::Open && [start, end].iter().any(|dim| matches!(dim, Dim::Batch(_))) {
-                return unknown("its bounds cannot be followed");
-            }
-            if bounds.is_none() && (matches!(start, Dim::Batch(_)) || matches!(end, Dim::Batch(_))) {
+            if [start, end, step].iter().any(|dim| matches!(dim, Dim::Batch(_))) {
                 return unknown("its bounds cannot be followed");
             }
             shape[axis] = bounds.as_ref().map_or(Dim::Open, |bounds| Dim::Known(bounds.count));
@@ -407,7 +422,7 @@ impl<'g> Args<'g> {
     pub(super) fn gather(&self) -> Outcome<'g> {
         let (source, picks) = (self.input(0)?, self.input(1)?);
         let dims = source.dims()?;
-        let axis = place(self.node.int("axis").unwrap_or(0), dims.len())?;
+        let axis = place(self.int("axis").unwrap_or(0), dims.len())?;
         let wanted = picks.dims()?;
         if let (Some(content), 1) = (&source.content, dims.len())
             && let Ok(numbers) = picks.known_numbers()
@@ -449,7 +464,7 @@ impl<'g> Args<'g> {
 
     pub(super) fn gather_elements(&self) -> Outcome<'g> {
         let (source, picks) = (self.input(0)?, self.input(1)?);
-        let axis = self.node.int("axis").unwrap_or(0);
+        let axis = self.int("axis").unwrap_or(0);
         self.apart(source, &[axis], "it picks pictures by their places in the batch")?;
         match (source.batch(), picks.batch()) {
             (Some(own), Some(other)) if own == other => Ok(vec![picks.other_numbers()]),
@@ -461,7 +476,9 @@ impl<'g> Args<'g> {
         let fact = self.input(0)?;
         let dims = fact.dims()?;
         self.constants(2..3)?;
-        let widths = match (self.node.ints("pads").or(self.node.ints("paddings")), self.optional(1)) {
+        self.said_once("pads", 1)?;
+        self.said_once("paddings", 1)?;
+        let widths = match (self.ints("pads").or(self.ints("paddings")), self.optional(1)) {
             (Some(widths), _) => widths.to_vec(),
             (None, Some(widths)) => widths.known_numbers()?,
             (None, None) => return unknown("it has no widths"),
@@ -469,7 +486,7 @@ impl<'g> Args<'g> {
         let axes: Vec<usize> = match self.optional(3) {
             Some(axes) => {
                 let axes = axes.known_numbers()?;
-                axes.iter().map(|&axis| place(axis, dims.len())).collect::<Result<_, _>>()?
+                distinct(&axes, dims.len())?
             }
             None => (0..dims.len()).collect(),
         };
@@ -500,19 +517,31 @@ impl<'g> Args<'g> {
         let dims = fact.dims()?;
         let rank = dims.len();
         let Some((batch, places)) = fact.batch() else { return unknown("its shape is not followed") };
-        if self.node.text("coordinate_transformation_mode") == Some("tf_crop_and_resize") {
-            return unknown("it crops along every axis");
+        // Along an axis that keeps its length these leave every place where it is.
+        let modes = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"];
+        if self.text("coordinate_transformation_mode").is_some_and(|mode| !modes.contains(&mode)) {
+            return unknown("what it does along the axis of the pictures is not followed");
         }
         // ONNX 10 and `Upsample` take the scales second, later versions third and the sizes fourth.
         let early = self.operators < 11 || self.node.operator == "Upsample";
         let (scales, sizes) =
             if early { (self.optional(1), None) } else { (self.optional(2), self.optional(3)) };
-        let axes: Vec<usize> = match self.node.ints("axes") {
-            Some(axes) => axes.iter().map(|&axis| place(axis, rank)).collect::<Result<_, _>>()?,
+        let axes: Vec<usize> = match self.ints("axes") {
+            Some(axes) => distinct(axes, rank)?,
             None => (0..rank).collect(),
         };
+        // Old exporters leave an input out by a list of nothing.
+        let given = |fact: &&Fact<'g>| fact.shape.as_deref() != Some(&[Dim::Known(0)]);
+        let (scales, sizes) = (scales.filter(given), sizes.filter(given));
+        if usize::from(self.floats("scales").is_some())
+            + usize::from(scales.is_some())
+            + usize::from(sizes.is_some())
+            != 1
+        {
+            return unknown("it has not one statement of its sizes");
+        }
         let mut shape = dims.to_vec();
-        let scales: Option<Vec<f64>> = match (self.node.floats("scales"), scales) {
+        let scales: Option<Vec<f64>> = match (self.floats("scales"), scales) {
             (Some(scales), _) => Some(scales.iter().copied().map(f64::from).collect()),
             (None, Some(fact)) => match fact.tensor.and_then(|tensor| tensor.values().ok()) {
                 Some(Values::Single(scales)) => Some(scales.into_iter().map(f64::from).collect()),
@@ -529,7 +558,7 @@ impl<'g> Args<'g> {
                     shape[axis] = size;
                 }
                 // Other policies choose one scale for all axes.
-                if self.node.text("keep_aspect_ratio_policy").is_some_and(|policy| policy != "stretch") {
+                if self.text("keep_aspect_ratio_policy").is_some_and(|policy| policy != "stretch") {
                     if axes.contains(&batch) {
                         return unknown("it chooses one scale for all axes");
                     }
@@ -566,7 +595,7 @@ impl<'g> Args<'g> {
         if batch != 0 {
             return coupled("it takes the axis of the pictures for channels or places");
         }
-        let block = self.node.int("blocksize").unwrap_or(1);
+        let block = self.int("blocksize").unwrap_or(1);
         let area = block.checked_mul(block).map_or(Dim::Open, Dim::Known);
         let change = |dim, operator: &str, by| content::binary(operator, dim, by).unwrap_or(Dim::Open);
         let (fewer, more) = if spread { ("Div", "Mul") } else { ("Mul", "Div") };

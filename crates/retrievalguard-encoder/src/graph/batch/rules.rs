@@ -3,9 +3,11 @@
 //! A rule may be wrong on one side only. Where it is not certain that every picture stays by itself, it says so, and the
 //! encoder runs picture by picture.
 
+use std::cell::Cell;
+
 use super::content;
-use super::fact::{Dim, Fact, Fault, Kind, Places, coupled, place, unknown};
-use crate::graph::{ElementType, Node};
+use super::fact::{Dim, Fact, Fault, Kind, Places, coupled, distinct, place, unknown};
+use crate::graph::{ElementType, Node, Tensor};
 
 /// Operators that draw random numbers.
 pub(super) const RANDOM: [&str; 6] =
@@ -37,6 +39,8 @@ pub(super) struct Args<'g> {
     pub(super) inputs: Vec<Option<Fact<'g>>>,
     pub(super) operators: i64,
     pub(super) fixed: Option<i64>,
+    /// Whether a rule asked for an attribute that is there with another type.
+    pub(super) mistyped: Cell<bool>,
 }
 
 pub(super) type Outcome<'g> = Result<Vec<Fact<'g>>, Fault>;
@@ -45,14 +49,20 @@ impl<'g> Args<'g> {
     /// Facts about the outputs, in order.
     pub(super) fn apply(&self) -> Outcome<'g> {
         let node = self.node;
-        if !node.is_standard() {
-            return self.contributed();
-        }
         let name = node.operator.as_str();
-        if BODIES.contains(&name) || node.subgraphs().next().is_some() {
+        if node.is_standard() && BODIES.contains(&name) || node.subgraphs().next().is_some() {
             return unknown("what happens in its branches is not followed");
         }
-        let found = self.standard(name);
+        let found = if node.is_standard() { self.standard(name) } else { self.contributed() };
+        let found = match found {
+            // The rule went by the default, an engine may go by the value.
+            Ok(_) if self.mistyped.get() => unknown("an attribute of it has another type than it should"),
+            Ok(facts) => facts.into_iter().map(|fact| self.honest(fact)).collect(),
+            Err(fault) => Err(fault),
+        };
+        if !node.is_standard() {
+            return found;
+        }
         // Whatever is computed from constants is a constant, even where its shape is not known.
         match found {
             Err(Fault::Random) => Err(Fault::Random),
@@ -67,6 +77,63 @@ impl<'g> Args<'g> {
             }
             Ok(facts) => Ok(facts),
         }
+    }
+
+    /// A result that would depend on less than the inputs do is believed only where its numbers are known.
+    fn honest(&self, fact: Fact<'g>) -> Result<Fact<'g>, Fault> {
+        let facts = || self.inputs.iter().flatten();
+        // The first two ask for lengths only, the third for a type.
+        if fact.kind != Kind::Constant
+            || fact.content.is_some()
+            || ["Shape", "Size", "CastLike"].contains(&self.node.operator.as_str())
+        {
+            return Ok(fact);
+        }
+        if facts().any(|input| input.batch().is_some()) {
+            return unknown("what it makes of the pictures is not followed");
+        }
+        Ok(if facts().any(|input| input.kind == Kind::Sized) { Fact::sized(None) } else { fact })
+    }
+
+    /// An attribute, if it is there; one that is there with another type spoils what the rule finds.
+    fn typed<T>(&self, name: &str, value: Option<T>) -> Option<T> {
+        if value.is_none() && self.node.attributes.iter().any(|attribute| attribute.name == name) {
+            self.mistyped.set(true);
+        }
+        value
+    }
+
+    pub(super) fn int(&self, name: &str) -> Option<i64> {
+        self.typed(name, self.node.int(name))
+    }
+
+    pub(super) fn ints(&self, name: &str) -> Option<&'g [i64]> {
+        self.typed(name, self.node.ints(name))
+    }
+
+    fn float(&self, name: &str) -> Option<f32> {
+        self.typed(name, self.node.float(name))
+    }
+
+    pub(super) fn floats(&self, name: &str) -> Option<&'g [f32]> {
+        self.typed(name, self.node.floats(name))
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&'g str> {
+        self.typed(name, self.node.text(name))
+    }
+
+    fn tensor(&self, name: &str) -> Option<&'g Tensor> {
+        self.typed(name, self.node.tensor(name))
+    }
+
+    /// Demands that an attribute and the input that took its place are not both there: engines differ in whom they obey.
+    pub(super) fn said_once(&self, attribute: &str, input: usize) -> Result<(), Fault> {
+        let named = self.node.attributes.iter().any(|other| other.name == attribute);
+        if named && self.optional(input).is_some() {
+            return unknown("an attribute and an input of it say the same thing");
+        }
+        Ok(())
     }
 
     fn standard(&self, name: &str) -> Outcome<'g> {
@@ -91,13 +158,11 @@ impl<'g> Args<'g> {
             "LayerNormalization" | "RMSNormalization" => self.layer_normalization(),
             "MeanVarianceNormalization" => {
                 let fact = self.input(0)?;
-                let axes = self.node.ints("axes").unwrap_or(&[0, 2, 3]);
+                let axes = self.ints("axes").unwrap_or(&[0, 2, 3]);
                 self.apart(fact, axes, "it normalises over the batch")?;
                 Ok(vec![fact.other_numbers()])
             }
-            "LpNormalization" => {
-                self.along(self.node.int("axis").unwrap_or(-1), "it normalises over the batch")
-            }
+            "LpNormalization" => self.along(self.int("axis").unwrap_or(-1), "it normalises over the batch"),
             "CumSum" => {
                 let axis = self.input(1)?.known_numbers()?;
                 let [axis] = axis[..] else { return unknown("it names no single axis") };
@@ -108,14 +173,14 @@ impl<'g> Args<'g> {
             "MatMul" => self.matrix_product(0, 1),
             "MatMulInteger" => {
                 self.single(2)?;
-                self.constants(3..4)?;
+                self.of_columns(1, 3..4)?;
                 self.matrix_product(0, 1)
             }
             "QLinearMatMul" => {
                 for scale in [1, 2, 6, 7] {
                     self.single(scale)?;
                 }
-                self.constants(4..6)?;
+                self.of_columns(3, 4..6)?;
                 self.matrix_product(0, 3)
             }
             "Einsum" => self.einsum(),
@@ -144,11 +209,11 @@ impl<'g> Args<'g> {
             "Resize" | "Upsample" => self.resize(),
             "DepthToSpace" => self.depth_to_space(true),
             "SpaceToDepth" => self.depth_to_space(false),
-            "ArgMax" | "ArgMin" => self.reduce(Some(self.node.int("axis").unwrap_or(0))),
+            "ArgMax" | "ArgMin" => self.reduce(Some(self.int("axis").unwrap_or(0))),
             "ScatterND" | "ScatterElements" | "Scatter" => {
                 match self.inputs.iter().flatten().any(|fact| fact.batch().is_some()) {
                     true => unknown("it writes to computed places"),
-                    false => Ok(vec![unbatched(&self.inputs, self.input(0)?.shape.clone())]),
+                    false => Ok(vec![unbatched(&self.inputs, self.input(0)?.shape.clone())?]),
                 }
             }
             "TopK" => self.top_k(),
@@ -166,7 +231,7 @@ impl<'g> Args<'g> {
         match self.node.operator.as_str() {
             "Gelu" | "QuickGelu" => self.unary(),
             "QLinearSigmoid" | "QLinearLeakyRelu" => {
-                self.constants(1..5)?;
+                (1..5).try_for_each(|place| self.single(place))?;
                 self.unary()
             }
             "QLinearAdd" | "QLinearMul" => {
@@ -175,17 +240,18 @@ impl<'g> Args<'g> {
                 }
                 Ok(vec![broadcast(&[self.input(0)?, self.input(3)?])?])
             }
-            "QLinearGlobalAveragePool" if self.node.int("channels_last").unwrap_or(0) == 0 => {
-                self.constants(1..5)?;
+            "QLinearGlobalAveragePool" if self.int("channels_last").unwrap_or(0) == 0 => {
+                (1..5).try_for_each(|place| self.single(place))?;
                 self.global_pool()
             }
             "QGemm" => {
                 for scale in [1, 2, 7, 8] {
                     self.single(scale)?;
                 }
-                self.constants(4..6)?;
+                self.of_columns(3, 4..6)?;
                 self.product_of_matrices(0, 3, Some(6))
             }
+            "FusedConv" if self.optional(3).is_some() => unknown("it adds a value of its own to each place"),
             "FusedConv" => self.convolution(),
             "BiasGelu" => self.elementwise(),
             _ => unknown("this operator has no rule"),
@@ -214,11 +280,20 @@ impl<'g> Args<'g> {
     }
 
     /// Demands that an input, where given, is one constant number.
-    fn single(&self, place: usize) -> Result<(), Fault> {
+    pub(super) fn single(&self, place: usize) -> Result<(), Fault> {
         self.constants(place..place + 1)?;
         match self.optional(place) {
             Some(fact) if !fact.is_single() => unknown("a scale or zero point of it is not one number"),
             Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Demands that scales and zero points of a right operand are constants, and single ones if the pictures are its
+    /// columns.
+    fn of_columns(&self, right: usize, mut places: std::ops::Range<usize>) -> Result<(), Fault> {
+        match self.input(right)?.batch() {
+            Some(_) => places.try_for_each(|place| self.single(place)),
+            None => self.constants(places),
         }
     }
 
@@ -251,9 +326,8 @@ impl<'g> Args<'g> {
             let negated: Option<Vec<Dim>> = numbers
                 .iter()
                 .map(|&number| match number {
-                    Dim::Known(number) => number.checked_neg().map(Dim::Known),
                     Dim::Batch(times) => times.checked_neg().map(Dim::Batch),
-                    Dim::Open => content::binary("Sub", zero, Dim::Open),
+                    number => content::binary("Sub", zero, number),
                 })
                 .collect();
             result.content = negated;
@@ -269,10 +343,10 @@ impl<'g> Args<'g> {
         let fact = self.input(0)?;
         let mut result = fact.other_numbers();
         let wide = [ElementType::INT32, ElementType::INT64, ElementType::FLOAT, ElementType::DOUBLE];
-        let target = ElementType(self.node.int("to").unwrap_or(0) as u64);
-        let small = |dim: &Dim| matches!(dim, Dim::Known(number) | Dim::Batch(number) if number.unsigned_abs() < 1 << 24);
+        let target = ElementType(self.int("to").unwrap_or(0) as u64);
         result.content = fact.content.clone().filter(|content| {
-            wide.contains(&target) && (target == ElementType::INT64 || content.iter().all(small))
+            wide.contains(&target)
+                && (target == ElementType::INT64 || content.iter().copied().all(content::is_exact))
         });
         if target == ElementType::BOOL
             && let Ok(numbers) = fact.known_numbers()
@@ -290,7 +364,7 @@ impl<'g> Args<'g> {
             None => false,
             Some(mode) => mode.known_numbers()? != [0],
         };
-        let training = training || self.operators < 7 && self.node.int("is_test").unwrap_or(0) == 0;
+        let training = training || self.operators < 7 && self.int("is_test").unwrap_or(0) == 0;
         if training {
             return Err(Fault::Random);
         }
@@ -303,7 +377,7 @@ impl<'g> Args<'g> {
             return unknown("it takes nothing");
         }
         // Before ONNX 7 the second input was aligned by an attribute, not from the right.
-        if self.operators < 7 && self.node.int("broadcast").unwrap_or(0) != 0 {
+        if self.operators < 7 && self.int("broadcast").unwrap_or(0) != 0 {
             return unknown("it broadcasts by the rules of old ONNX versions");
         }
         if let Some(fact) = self.numbers(&facts) {
@@ -342,22 +416,24 @@ impl<'g> Args<'g> {
     }
 
     fn stored(&self) -> Outcome<'g> {
-        let node = self.node;
-        if let Some(tensor) = node.tensor("value") {
+        if self.node.attributes.len() != 1 {
+            return Ok(vec![Fact::constant(None)]);
+        }
+        if let Some(tensor) = self.tensor("value") {
             return Ok(vec![Fact::of_tensor(tensor)]);
         }
-        if let Some(number) = node.int("value_int") {
+        if let Some(number) = self.int("value_int") {
             return Ok(vec![Fact::numbers(vec![Dim::Known(number)], Some(Vec::new()))]);
         }
-        if let Some(numbers) = node.ints("value_ints") {
+        if let Some(numbers) = self.ints("value_ints") {
             let shape = vec![Dim::Known(numbers.len() as i64)];
             let content = numbers.iter().map(|&number| Dim::Known(number)).collect();
             return Ok(vec![Fact::numbers(content, Some(shape))]);
         }
-        if node.float("value_float").is_some() || node.text("value_string").is_some() {
+        if self.float("value_float").is_some() || self.text("value_string").is_some() {
             return Ok(vec![Fact::constant(Some(Vec::new()))]);
         }
-        if let Some(numbers) = node.floats("value_floats") {
+        if let Some(numbers) = self.floats("value_floats") {
             return Ok(vec![Fact::constant(Some(vec![Dim::Known(numbers.len() as i64)]))]);
         }
         Ok(vec![Fact::constant(None)])
@@ -373,7 +449,7 @@ impl<'g> Args<'g> {
         match axes[..] {
             [] => {
                 let mut fact = Fact::constant(Some(dims.clone()));
-                let value = self.node.tensor("value").map(Fact::of_tensor);
+                let value = self.tensor("value").map(Fact::of_tensor);
                 // Without an attribute the value is the number 0, which no shape is made of.
                 if let ([Dim::Known(length)], Some(value)) = (&dims[..], value)
                     && let (Some([number]), 0..=64) = (value.content.as_deref(), *length)
@@ -390,12 +466,14 @@ impl<'g> Args<'g> {
     fn shape(&self) -> Outcome<'g> {
         let Ok(dims) = self.input(0)?.dims() else { return unknown("its shape cannot be followed") };
         if self.node.operator == "Size" {
-            let Some(count) = content::length(dims) else { return unknown("its shape cannot be followed") };
+            let Some(count) = content::length(dims).filter(|&count| content::is_followed(count)) else {
+                return unknown("its shape cannot be followed");
+            };
             return Ok(vec![Fact::numbers(vec![count], Some(Vec::new()))]);
         }
         let rank = dims.len() as i64;
         let bound = |name, usual: i64| {
-            let bound = self.node.int(name).unwrap_or(usual);
+            let bound = self.int(name).unwrap_or(usual);
             let bound = if bound < 0 { bound.saturating_add(rank) } else { bound };
             bound.clamp(0, rank) as usize
         };
@@ -411,6 +489,9 @@ impl<'g> Args<'g> {
         let ([start], [end], [step]) = (&start[..], &end[..], &step[..]) else {
             return unknown("it takes no single numbers");
         };
+        if ![*start, *end, *step].into_iter().map(Dim::Known).all(content::is_followed) {
+            return unknown("its bounds are too large to be followed");
+        }
         let count = match end.checked_sub(*start) {
             Some(_) if *step == 0 => return unknown("its step is 0"),
             Some(span) if (span > 0) == (*step > 0) => {
@@ -434,15 +515,16 @@ impl<'g> Args<'g> {
     fn quantize(&self) -> Outcome<'g> {
         let fact = self.input(0)?;
         self.constants(1..3)?;
-        if fact.batch().is_some() && !self.input(1)?.is_single() {
-            if self.input(1)?.dims()?.len() != 1 {
+        let scale = self.input(1)?;
+        let single = scale.is_single() && self.optional(2).is_none_or(Fact::is_single);
+        if fact.batch().is_some() && !single {
+            if scale.dims()?.len() != 1 {
                 return unknown("its scales have more than one axis");
             }
-            self.apart(
-                fact,
-                &[self.node.int("axis").unwrap_or(1)],
-                "it has a scale for each place of the batch",
-            )?;
+            if self.optional(2).is_some_and(|zero| zero.shape != scale.shape) {
+                return unknown("its zero points do not lie as its scales do");
+            }
+            self.apart(fact, &[self.int("axis").unwrap_or(1)], "it has a scale for each place of the batch")?;
         }
         Ok(vec![fact.other_numbers()])
     }
@@ -450,9 +532,10 @@ impl<'g> Args<'g> {
     fn top_k(&self) -> Outcome<'g> {
         let fact = self.input(0)?;
         let dims = fact.dims()?;
-        let axis = self.node.int("axis").unwrap_or(-1);
+        let axis = self.int("axis").unwrap_or(-1);
         self.apart(fact, &[axis], "it ranks the pictures of the batch")?;
-        let count = match (self.node.int("k"), self.optional(1)) {
+        self.said_once("k", 1)?;
+        let count = match (self.int("k"), self.optional(1)) {
             (Some(count), _) => Dim::Known(count),
             (None, Some(count)) => match count.content.as_deref() {
                 Some(&[Dim::Known(count)]) => Dim::Known(count),
@@ -480,20 +563,21 @@ impl<'g> Args<'g> {
     fn reduce(&self, axis: Option<i64>) -> Outcome<'g> {
         let fact = self.input(0)?;
         let rank = fact.dims()?.len();
-        let axes = match (axis, self.node.ints("axes"), self.optional(1)) {
+        self.said_once("axes", 1)?;
+        let axes = match (axis, self.ints("axes"), self.optional(1)) {
             (Some(axis), _, _) => vec![axis],
             (None, Some(axes), _) => axes.to_vec(),
             (None, None, Some(axes)) => axes.known_numbers()?,
             (None, None, None) => Vec::new(),
         };
-        if axes.is_empty() && self.node.int("noop_with_empty_axes").unwrap_or(0) != 0 {
+        if axes.is_empty() && self.int("noop_with_empty_axes").unwrap_or(0) != 0 {
             return Ok(vec![fact.other_numbers()]);
         }
         let all: Vec<i64> = (0..rank as i64).collect();
         let axes = if axes.is_empty() { all } else { axes };
         self.apart(fact, &axes, "it reduces over the batch")?;
-        let axes = axes.iter().map(|&axis| place(axis, rank)).collect::<Result<Vec<_>, _>>()?;
-        let keep = self.node.int("keepdims").unwrap_or(1) != 0;
+        let axes = distinct(&axes, rank)?;
+        let keep = self.int("keepdims").unwrap_or(1) != 0;
         let dims = fact.dims()?;
         let kept = dims.iter().enumerate().filter_map(|(axis, &dim)| match axes.contains(&axis) {
             false => Some(dim),
@@ -514,7 +598,7 @@ impl<'g> Args<'g> {
     /// Before ONNX 13 all axes from the named one on are one.
     fn softmax(&self) -> Outcome<'g> {
         let old = self.operators < 13;
-        let axis = self.node.int("axis").unwrap_or(if old { 1 } else { -1 });
+        let axis = self.int("axis").unwrap_or(if old { 1 } else { -1 });
         let fact = self.input(0)?;
         let rank = fact.dims()?.len();
         let axes: Vec<i64> =
@@ -525,10 +609,13 @@ impl<'g> Args<'g> {
 }
 
 /// A value that is computed from these, none of which depends on the pictures.
-pub(super) fn unbatched<'g>(inputs: &[Option<Fact<'g>>], shape: Option<Vec<Dim>>) -> Fact<'g> {
+pub(super) fn unbatched<'g>(inputs: &[Option<Fact<'g>>], shape: Option<Vec<Dim>>) -> Result<Fact<'g>, Fault> {
+    if inputs.iter().flatten().any(|fact| fact.batch().is_some()) {
+        return unknown("what it makes of the pictures is not followed");
+    }
     let sized = inputs.iter().flatten().any(|fact| fact.kind == Kind::Sized);
     let fact = if sized { Fact::sized(None) } else { Fact::constant(None) };
-    fact.unbatched(shape)
+    Ok(fact.unbatched(shape))
 }
 
 /// Aligns shapes from the right, as numpy does, with the pictures on one and the same axis.

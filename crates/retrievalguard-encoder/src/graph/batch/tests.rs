@@ -485,3 +485,104 @@ fn the_projects_own_encoders_are_proved_independent() {
         }
     }
 }
+
+#[test]
+fn the_number_of_pictures_is_in_no_product_and_in_no_step() {
+    let size = "n = Shape(pictures)\n zero: int[1] = 0\n b = Gather(n, zero)";
+    let product = format!(
+        "{size}\n four: int[1] = 4\n m = Max(b, four)\n c = Cast(m) to=1\n one: int[2] = 1,1\n w = Reshape(c, one)
+         r = ReduceMean(pictures) axes=[1,2,3]\n f = Flatten(r)\n g = Gemm(f, w)\n embeddings = Tanh(g)"
+    );
+    assert!(matches!(read(&product), BatchReading::Coupled { .. }), "{}", read(&product));
+    let axes = "s: int[1] = 0\n e: int[1] = 8\n x: int[1] = 2";
+    let step = format!("{size}\n {axes}\n last = Slice(pictures, s, e, x, b)");
+    assert!(!matches!(with_rows(&step), BatchReading::Independent));
+    let constant = format!(
+        "{size}\n {axes}\n zeros: float[1,1,8,1]\n c = Slice(zeros, s, e, x, b)\n d = ReduceSum(c)\n last = Add(pictures, d)"
+    );
+    assert!(!matches!(with_rows(&constant), BatchReading::Independent));
+}
+
+#[test]
+fn a_summand_of_pictures_is_not_forgotten() {
+    let lines = "a: float[4,1]\n b: float[1,192]\n f = Flatten(pictures)\n k = Gemm(a, b, f)
+        m = ReduceMean(k) axes=[0]\n embeddings = Sub(f, m)";
+    assert!(!matches!(read_with(17, Some(4), lines), BatchReading::Independent));
+}
+
+#[test]
+fn axes_named_twice_are_not_counted_twice() {
+    let turned = "m = ReduceMean(pictures) axes=[2,3] keepdims=0\n t = Transpose(m)\n zero: int[1] = 0
+        u = Unsqueeze(t, zero)\n x: int[2] = 0,0\n s = Squeeze(u, x)\n embeddings = Transpose(s)";
+    let first = turned.replace("embeddings = Transpose(s)", "embeddings = Identity(s)");
+    for lines in [
+        turned,
+        &first,
+        "t = Transpose(pictures) perm=[1,0,2,3]\n embeddings = ReduceMean(t) axes=[0,0,2,3] keepdims=0",
+        "s: int[2] = 1,1\n e: int[2] = 2,3\n x: int[2] = 1,-3\n last = Slice(pictures, s, e, x)\n embeddings = Flatten(last)",
+        "p: int[4] = 1,1,1,1\n x: int[2] = 1,1\n last = Pad(pictures, p, _, x)\n embeddings = Flatten(last)",
+    ] {
+        let reading = read_with(17, Some(3), lines);
+        assert!(matches!(reading, BatchReading::Unknown { .. }), "{lines}: {reading}");
+    }
+}
+
+#[test]
+fn numbers_are_followed_only_where_every_engine_finds_the_same() {
+    let wraps = "a: int[1] = 2147483647\n e = Add(a, a)\n s: int[1] = 0\n x: int[1] = 0
+        last = Slice(pictures, s, e, x)";
+    assert!(!matches!(with_rows(wraps), BatchReading::Independent));
+    // The second part begins nobody knows where.
+    let parts =
+        "w: float[3,4,2,2]\n c = ConvTranspose(pictures, w)\n h = Shape(c) start=2 end=3\n k: int[1] = 1
+        l = Concat(h, k) axis=0\n n: int[10] = 0,0,0,0,0,0,0,0,0,1\n p, q = Split(n, l) axis=0
+        e: int[1] = 9223372036854775807\n x: int[1] = 0\n last = Slice(pictures, q, e, x)";
+    assert!(!matches!(with_rows(parts), BatchReading::Independent));
+    let many = "a, b = Split(pictures) axis=1 num_outputs=3\n last = Relu(a)";
+    assert!(matches!(with_rows(many), BatchReading::Unknown { .. }));
+}
+
+#[test]
+fn constants_of_places_are_found_in_every_operator() {
+    let columns = "f = Flatten(pictures)\n t = Transpose(f)\n a: float[5,192]\n z: float[]";
+    for lines in [
+        format!("{columns}\n p: float[4]\n m = MatMulInteger(a, t, z, p)\n last = Transpose(m)"),
+        format!("{columns}\n p: float[4]\n m = QLinearMatMul(a, z, z, t, p, p, z, z)\n last = Transpose(m)"),
+        "w: float[3,3,1,1]\n b: float[3]\n z: float[4,3,8,8]\n last = com.microsoft::FusedConv(pictures, w, b, z)"
+            .to_owned(),
+        "s: float[]\n z: int[4,1,1,1] = 0,1,2,3\n last = QuantizeLinear(pictures, s, z)".to_owned(),
+    ] {
+        let reading = read_with(17, Some(4), &format!("{lines}\n{ROWS}"));
+        assert!(matches!(reading, BatchReading::Unknown { .. }), "{lines}: {reading}");
+    }
+}
+
+#[test]
+fn what_is_said_twice_or_in_another_type_is_unknown() {
+    for lines in [
+        "x: int[1] = 1\n last = ReduceMean(pictures, x) axes=[2]",
+        "p: int[8] = 0,0,0,0,0,0,0,0\n last = Pad(pictures, p) pads=[0,0,1,1,0,0,1,1]",
+        "s: float[4] = 1,1,2,2\n z: int[4] = 4,3,8,8\n last = Resize(pictures, _, s, z)",
+        "s: float[4] = 1,1,2,2\n last = Resize(pictures, _, s) coordinate_transformation_mode=tf_crop_and_resize",
+        "s: float[4] = 1,1,2,2\n last = Resize(pictures, _, s) coordinate_transformation_mode=unheard",
+        "last = Softmax(pictures) axis=0.5",
+        "last = Softmax(pictures) axis=[0]",
+    ] {
+        assert!(matches!(with_rows(lines), BatchReading::Unknown { .. }), "{lines}: {}", with_rows(lines));
+    }
+    // Exporters of ONNX 11 leave the scales out by an empty list.
+    let sizes =
+        "s: float[0]\n n = Shape(pictures) start=0 end=1\n r: int[3] = 3,4,4\n z = Concat(n, r) axis=0
+        last = Resize(pictures, _, s, z)";
+    assert_eq!(with_rows(sizes), BatchReading::Independent);
+}
+
+#[test]
+fn hostile_lengths_and_ranks_do_no_harm() {
+    let pool = "last = MaxPool(pictures) kernel_shape=[0,0] pads=[9223372036854775799,0,0,0]";
+    let _ = with_rows(pool);
+    let mut axes = (1..70).map(|axis| axis.to_string()).collect::<Vec<_>>().join(",");
+    axes.insert(0, '[');
+    let deep = format!("last = Unsqueeze(pictures) axes={axes}]");
+    assert!(matches!(with_rows(&deep), BatchReading::Unknown { .. }));
+}
