@@ -193,8 +193,11 @@ def test_a_module_in_training_is_found_behind_what_wraps_it(torch):
     module = torch.nn.Module()
     module.training = True
     holder = Encoder(module)
+    models, named = [module], {"encoder": (module,)}
     wrapped = {
         "a closure": lambda batch: (module, quarter(batch))[1],
+        "a list in a closure": lambda batch: (models, quarter(batch))[1],
+        "a dict in a closure": lambda batch: (named, quarter(batch))[1],
         "a partial": functools.partial(lambda held, batch: quarter(batch), module),
         "a method": module.__call__,
         "an object": holder,
@@ -231,6 +234,27 @@ def test_a_function_that_companions_reach_gets_one_picture_at_a_time():
                 found[batch] = rg.smooth(watched, SIX, samples=20, batch=batch, **COMMON)
         assert sizes == {1, 3, 4}  # beyond 1: the trial's own
         assert (found[1] == found[3]).all() and (found[1] == found[64]).all()
+
+
+def test_the_number_of_pictures_is_noticed_at_the_size_that_runs():
+    def counted(batch):
+        return quarter(batch) / np.float32(max(len(batch), 8))
+
+    with pytest.warns(UserWarning, match="one picture at a time"):
+        found = rg.smooth(counted, SIX, samples=20, batch=10, **COMMON)
+    assert (found == rg.smooth(counted, SIX, samples=20, batch=1, **COMMON)).all()
+
+
+def test_a_function_that_cannot_be_tried_gets_one_picture_at_a_time():
+    def encode(batch):
+        sizes.append(len(batch))
+        rows = quarter(batch)
+        rows[(batch == SIX).all(axis=(1, 2))] = np.nan
+        return rows
+
+    sizes = []
+    rg.smooth(encode, SIX, samples=5, batch=5, **COMMON)
+    assert sizes[-5:] == [1] * 5
 
 
 def test_rounding_is_no_company(recwarn):

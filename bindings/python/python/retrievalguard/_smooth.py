@@ -102,8 +102,10 @@ def smooth(
     flat = pixels.ravel()
     _native.check_picture(flat, list(pixels.shape), identity, float(sigma))
     call = _adapted(function)
-    dimension, together = _tried(call, pixels)
-    if not together:
+    dimension, together = _tried(call, pixels, min(batch, len(chosen)))
+    if together is None:
+        batch = 1
+    elif not together:
         warnings.warn(
             "the function's embeddings depend on what else is in the batch, so it gets one picture at a time, which is slower",
             stacklevel=2,
@@ -139,8 +141,11 @@ def _rows(result: Any, wanted: int) -> NDArray[np.float32]:
     return rows
 
 
-def _tried(call: Function, picture: NDArray[np.float32]) -> tuple[int, bool]:
-    """The dimension of embeddings, and whether a picture's is the same in every company; raises if it is not its own."""
+def _tried(call: Function, picture: NDArray[np.float32], size: int) -> tuple[int, bool | None]:
+    """The dimension of embeddings, and whether a picture's is the same in every company; raises if it is not its own.
+
+    Nobody can tell from an embedding that is not finite; the answer then is None.
+    """
     alone = _rows(call(picture[None]), 1)
     dimension = alone.shape[1]
 
@@ -164,13 +169,22 @@ def _tried(call: Function, picture: NDArray[np.float32]) -> tuple[int, bool]:
     if again.tobytes() != alone.tobytes():
         raise InputError("the function gave other numbers for the same picture the second time, wanted the same bits")
     if not np.isfinite(alone).all():
-        # Refused with its place when the samples are drawn.
-        return dimension, True
+        # Samples may be finite; one that is not is refused with its place.
+        return dimension, None
     exact = alone[0].astype(np.float64)
-    companions = np.stack([first, second[0], second[3]]).astype(np.float64)
-    with np.errstate(all="ignore"):
-        difference = np.abs(companions - exact).max()
-    return dimension, bool(difference <= TOLERANCE * np.linalg.norm(exact))
+
+    def unmoved(rows: NDArray[np.float32]) -> bool:
+        with np.errstate(all="ignore"):
+            difference = np.abs(rows.astype(np.float64) - exact).max()
+            return bool(difference <= TOLERANCE * np.linalg.norm(exact))
+
+    together = unmoved(np.stack([first, second[0], second[3]]))
+    if together and size > 4:
+        # What a function makes of the number of pictures may begin to show at any size.
+        with np.errstate(all="ignore"):
+            rows = embedded([picture, *[loud, -loud] * size][: size - 1] + [picture])
+        together = unmoved(rows[[0, -1]])
+    return dimension, together
 
 
 def _behind(function: Any, depth: int = 3) -> Iterator[Any]:
@@ -179,6 +193,10 @@ def _behind(function: Any, depth: int = 3) -> Iterator[Any]:
     if depth == 0:
         return
     parts: list[Any] = []
+    if isinstance(function, (list, tuple, set, frozenset)):
+        parts += function
+    if isinstance(function, dict):
+        parts += function.values()
     if isinstance(function, functools.partial):
         parts += [function.func, *function.args, *function.keywords.values()]
     parts += [getattr(function, name, None) for name in ("__self__", "__wrapped__")]
@@ -194,7 +212,7 @@ def _behind(function: Any, depth: int = 3) -> Iterator[Any]:
     elif not isinstance(function, type(sys)):
         parts += list(getattr(function, "__dict__", {}).values())
     for part in parts:
-        if part is not None and not isinstance(part, type(sys)):
+        if part is not None and not isinstance(part, (type(sys), str, bytes, int, float)):
             yield from _behind(part, depth - 1)
 
 
