@@ -29,7 +29,7 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use retrievalguard::{Embedder, EmbedderFailure, NormBound};
 
@@ -64,15 +64,44 @@ type Consumer<'a> = dyn FnMut(&[usize], &[f32]) -> Result<(), EngineError> + 'a;
 
 /// What new sessions are made from.
 enum Factory {
-    Onnxruntime { library: Library, model: PathBuf, provider: Provider, output: String },
+    Onnxruntime { library: Library, model: Checked, provider: Provider, output: String },
     Rten(RtenModel),
+}
+
+/// The model that was read and checked; its file may be another by the time that a further session is made.
+struct Checked {
+    path: PathBuf,
+    /// The file's bytes, unless it keeps weights in others.
+    bytes: Option<Arc<Vec<u8>>>,
+    /// The hash of all of them.
+    hash: String,
+}
+
+impl Checked {
+    fn new(path: &Path, model: &Model, facts: &ModelFacts) -> Self {
+        let bytes = model.elsewhere.is_empty().then(|| Arc::clone(&model.file));
+        Self { path: path.to_owned(), bytes, hash: facts.hash.clone() }
+    }
+
+    /// Refuses files that changed; bytes in memory cannot.
+    fn still(&self) -> Result<(), EngineError> {
+        if self.bytes.is_none() && ModelFacts::read(&self.path)?.hash != self.hash {
+            let source = "its files changed since it was checked".into();
+            return Err(EngineError::Load { model: self.path.clone(), source });
+        }
+        Ok(())
+    }
 }
 
 impl Factory {
     fn slot(&self) -> Result<Slot, EngineError> {
         let session = match self {
             Self::Onnxruntime { library, model, provider, output } => {
-                Session::Onnxruntime(OnnxruntimeSession::new(library, model, *provider, output)?)
+                let bytes = model.bytes.as_ref().map(|bytes| &bytes[..]);
+                let session = OnnxruntimeSession::new(library, &model.path, bytes, *provider, output)?;
+                // Afterwards, so that no change can slip in between.
+                model.still()?;
+                Session::Onnxruntime(session)
             }
             Self::Rten(model) => Session::Rten(model.session()),
         };
@@ -154,13 +183,14 @@ impl OnnxEmbedder {
         let input = facts.input(contract.input.name.as_deref()).map_or("", |input| &input.name);
         let preparation = Preparation::new(&contract);
         let reading = reading(path, &model, input, &preparation, batch, &output.name)?;
+        let checked = Checked::new(path, &model, &facts);
         drop(model);
         let runtime = Runtime::choose(options)?;
         let (report, mut notices) = (runtime.report(options.provider), runtime.notices());
         let factory = match runtime {
             Runtime::Onnxruntime(library) => Factory::Onnxruntime {
                 library,
-                model: path.to_owned(),
+                model: checked,
                 provider: options.provider,
                 output: output.name.clone(),
             },
@@ -182,7 +212,11 @@ impl OnnxEmbedder {
         let mut companions = Companions::None;
         if passes == Passes::Together {
             let felt = trial.together()?;
-            companions = if felt.is_rounding() { Companions::Harmless } else { Companions::Felt };
+            companions = match batch {
+                Batch::Always(1) => Companions::None,
+                _ if felt.is_rounding() => Companions::Harmless,
+                _ => Companions::Felt,
+            };
             if companions == Companions::Felt {
                 passes = Passes::OneByOne;
             }
@@ -194,7 +228,10 @@ impl OnnxEmbedder {
                 let reason = check.reason().unwrap_or_default();
                 return Err(EngineError::NothingAlone { model: path.to_owned(), reason });
             }
-            notices.extend(check.notice());
+            // A model that takes one picture at a time loses nothing by it.
+            if batch != Batch::Always(1) {
+                notices.extend(check.notice());
+            }
         }
         let mut idle = vec![slot];
         for _ in 1..options.sessions.map_or(1, NonZeroUsize::get) {
@@ -372,13 +409,11 @@ fn reading(
     };
     let question = BatchQuestion { input, picture: preparation.axes, batch: size, output };
     let graph = |source| EngineError::Graph { model: path.to_owned(), source };
-    match (BatchReading::of(model, &question).map_err(graph)?, batch) {
-        (BatchReading::Random { node, operator }, _) => {
+    match BatchReading::of(model, &question).map_err(graph)? {
+        BatchReading::Random { node, operator } => {
             Err(EngineError::Random { model: path.to_owned(), node, operator })
         }
-        // A batch of one has no companions, whatever happens to it.
-        (_, Batch::Always(1)) => Ok(BatchReading::Independent),
-        (reading, _) => Ok(reading),
+        reading => Ok(reading),
     }
 }
 

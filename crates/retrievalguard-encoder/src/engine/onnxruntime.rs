@@ -120,9 +120,11 @@ pub(super) struct OnnxruntimeSession {
 }
 
 impl OnnxruntimeSession {
+    /// A session for a model in a file, or for the bytes of that file.
     pub(super) fn new(
         library: &Library,
         model: &Path,
+        bytes: Option<&[u8]>,
         provider: Provider,
         output: &str,
     ) -> Result<Self, EngineError> {
@@ -144,7 +146,11 @@ impl OnnxruntimeSession {
             recover(builder.with_execution_providers([chosen.error_on_failure()])).map_err(|error| {
                 EngineError::Provider { provider, library: library.path.clone(), source: error.into() }
             })?;
-        let session = builder.commit_from_file(model).map_err(failure)?;
+        let session = match bytes {
+            Some(bytes) => builder.commit_from_memory(bytes),
+            None => builder.commit_from_file(model),
+        };
+        let session = session.map_err(failure)?;
         let selector = OutputSelector::no_default().with(output);
         let options = RunOptions::new().map_err(failure)?.with_outputs(selector);
         Ok(Self { session, output: output.to_owned(), options })

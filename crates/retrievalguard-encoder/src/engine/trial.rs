@@ -194,7 +194,7 @@ impl Pictures {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Factory, Provider, Runtime, probe};
+    use super::super::{Checked, Factory, Model, ModelFacts, Provider, Runtime, probe};
     use super::*;
     use crate::contract::Contract;
     use crate::engine::rten::RtenModel;
@@ -259,7 +259,9 @@ mod tests {
         let Runtime::Onnxruntime(library) = Runtime::choose(&options).unwrap() else { return };
         let path = model("random.onnx");
         let output = "embeddings".to_owned();
-        let factory = Factory::Onnxruntime { library, model: path.clone(), provider: Provider::Cpu, output };
+        let read = Model::read(&path).unwrap();
+        let checked = Checked::new(&path, &read, &ModelFacts::of(&path, &read).unwrap());
+        let factory = Factory::Onnxruntime { library, model: checked, provider: Provider::Cpu, output };
         for attempt in [
             |trial: &mut Trial<'_>| trial.together().map(drop),
             |trial: &mut Trial<'_>| trial.alone().map(drop),
