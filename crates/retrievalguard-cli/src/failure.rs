@@ -15,9 +15,11 @@ use retrievalguard::storage::manifest::{Disagreement, Mismatch, StorageError};
 use retrievalguard_encoder::catalogue::CatalogueError;
 use retrievalguard_encoder::experiment::SweepError;
 use retrievalguard_encoder::pipeline::PipelineError;
+use retrievalguard_encoder::pipeline::upgrade::UpgradeError;
 use retrievalguard_encoder::recall::RecallError;
 use retrievalguard_encoder::table::TableError;
 use retrievalguard_server::OpenError;
+use retrievalguard_worker::WorkerError;
 
 use crate::commands::attack::AttackFailed;
 
@@ -53,6 +55,15 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
         PipelineError::Table(error) => table(error),
         _ => false,
     };
+    let upgrade = |error: &UpgradeError| match error {
+        UpgradeError::Journal(error) => journal(error),
+        UpgradeError::Lock(error) => lock(error),
+        UpgradeError::Gallery(error) => storage(error),
+        UpgradeError::Table(error) => table(error),
+        UpgradeError::Pipeline(error) => pipeline(error),
+        _ => false,
+    };
+    let merging = |error: &WorkerError| matches!(error, WorkerError::Lock(error) if lock(error));
     let catalogue =
         |error: &CatalogueError| matches!(error, CatalogueError::Write(_) | CatalogueError::Stopped { .. });
     let recall = |error: &RecallError| match error {
@@ -72,6 +83,8 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
     training_failed(cause)
         || cause.downcast_ref().is_some_and(service)
         || cause.downcast_ref().is_some_and(sweep)
+        || cause.downcast_ref().is_some_and(upgrade)
+        || cause.downcast_ref().is_some_and(merging)
         || cause.is::<WriteError>()
         || cause.is::<AttackFailed>()
         || cause.downcast_ref().is_some_and(recall)
@@ -194,6 +207,15 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
     if error.chain().any(no_digest) {
         return Some(
             "`retrievalguard upgrade` brings a run to this version; `evaluate --unverified` reads any table",
+        );
+    }
+    let other_export = |cause: &(dyn Error + 'static)| {
+        matches!(cause.downcast_ref(), Some(TableError::Exported(StorageError::Other { .. })))
+    };
+    if error.chain().any(other_export) {
+        return Some(
+            "what was exported is imported whole, with --identities where they were written; a part or a changed copy is \
+             a new gallery once the manifest (NAME.npy.json, retrievalguard.json) is moved away",
         );
     }
     training_hint(error).or_else(|| {

@@ -6,11 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use retrievalguard::certificate::CertificateName;
+use retrievalguard::storage::lock::FolderLock;
 use retrievalguard::storage::manifest::{GALLERY_FORMAT, GalleryDirectory};
 use retrievalguard_encoder::pipeline::run_files::{RunError, StoredRun};
 use retrievalguard_encoder::pipeline::upgrade::{UpgradeError, Upgraded, upgrade};
 use retrievalguard_encoder::table::gallery_file::import_parquet;
-use retrievalguard_encoder::table::{ResultTable, TableError, Unverified};
+use retrievalguard_encoder::table::{ResultTable, TableError, TableRecord, Unverified};
 
 /// A copy of what a version wrote.
 fn written_by(format: u32) -> (tempfile::TempDir, PathBuf) {
@@ -86,6 +87,55 @@ fn a_run_of_format_1_is_held_against_its_journal_and_upgraded() {
         assert!(ResultTable::read(&run.join(name), Unverified::Refuse).unwrap().verified, "{name}");
     }
     assert!(!run.join("inputs.json").exists());
+}
+
+#[test]
+fn an_upgrade_that_was_cut_short_is_finished_by_another() {
+    let (_done, path) = written_by(1);
+    let done = path.join("run");
+    assert_eq!(upgrade(&done, Some(&path.join("gallery")), Unverified::Refuse).unwrap(), Upgraded::Run);
+    // One file after the other, in the order in which they are written.
+    let written = ["certificates.parquet", "certificates.jsonl", "half-space.tsv", "vote.tsv"];
+    let written = [&written[..], &["places.json", "run.json"]].concat();
+    for there in 1..=written.len() {
+        let (_folder, path) = written_by(1);
+        let (run, gallery) = (path.join("run"), path.join("gallery"));
+        for name in &written[..there] {
+            fs::copy(done.join(name), run.join(name)).unwrap();
+        }
+        let finished = upgrade(&run, Some(&gallery), Unverified::Refuse);
+        assert!(matches!(finished, Ok(Upgraded::Run)), "{there} files: {finished:?}");
+        assert_eq!(StoredRun::open(&run).unwrap().table, StoredRun::open(&done).unwrap().table);
+        assert!(!run.join("inputs.json").exists());
+    }
+}
+
+#[test]
+fn verdicts_of_deeper_recalls_come_from_the_journal() {
+    for journal in [true, false] {
+        let (_folder, path) = written_by(1);
+        let (run, gallery) = (path.join("run"), path.join("gallery"));
+        let deeper = run.join("recall-at-k.jsonl");
+        fs::write(&deeper, "made up\n").unwrap();
+        if !journal {
+            fs::remove_file(run.join("certify.journal")).unwrap();
+        }
+        upgrade(&run, Some(&gallery), Unverified::Accept).unwrap();
+        let record = TableRecord::read(&run.join("run.json")).unwrap().unwrap();
+        assert_eq!(record.files.contains_key("recall-at-k.jsonl"), journal);
+        assert_eq!(fs::read_to_string(&deeper).unwrap() != "made up\n", journal);
+    }
+}
+
+#[test]
+fn nobody_upgrades_what_somebody_else_writes_to() {
+    let (_folder, path) = written_by(1);
+    for name in ["run", "gallery"] {
+        let folder = path.join(name);
+        let _lock = FolderLock::take(&folder).unwrap();
+        let refused = upgrade(&folder, Some(&path.join("gallery")), Unverified::Refuse);
+        assert!(matches!(refused, Err(UpgradeError::Lock(_))), "{refused:?}");
+    }
 }
 
 #[test]

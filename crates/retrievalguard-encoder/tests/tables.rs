@@ -163,6 +163,43 @@ fn every_radius_comes_back_bit_by_bit() {
     assert_eq!(read(&lines).unwrap(), table);
 }
 
+/// A row that is certified by one certificate.
+fn certified_by(name: CertificateName, radius: Radius, nearest_wrong: Option<WrongItem>) -> ResultTable {
+    let verdict = Verdict::Certified { radius };
+    let row = ResultRow {
+        identity: "query".into(),
+        label: "a".into(),
+        retrieved: "b".into(),
+        retrieved_label: "a".into(),
+        nearest_wrong,
+        certificates: BTreeMap::from([(name, Cell { verdict, samples: 1000 })]),
+    };
+    ResultTable::new(Sigma::new(0.1).unwrap(), vec![name], vec![row]).unwrap()
+}
+
+#[test]
+fn an_item_without_a_name_does_not_make_a_table_unreadable() {
+    let folder = tempfile::tempdir().unwrap();
+    let (parquet, lines) = (folder.path().join("a.parquet"), folder.path().join("b.jsonl"));
+    let nameless = WrongItem { identity: String::new(), label: "cow".into() };
+    let table = certified_by(CertificateName::Vote, Radius::Finite(0.1), Some(nameless));
+    table.write_parquet(&parquet, None).unwrap();
+    table.write_json_lines_with_record(&lines, None).unwrap();
+    assert_eq!(read(&parquet).unwrap(), table);
+    assert_eq!(read(&lines).unwrap(), table);
+}
+
+#[test]
+fn only_half_spaces_can_be_unbounded() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in CertificateName::ALL {
+        let path = folder.path().join(format!("{name}.parquet"));
+        certified_by(name, Radius::Unbounded, None).write_parquet(&path, None).unwrap();
+        let half_space = matches!(name, CertificateName::HalfSpace | CertificateName::HalfSpaceMean);
+        assert_eq!(read(&path).is_ok(), half_space, "{name}");
+    }
+}
+
 #[test]
 fn rows_with_other_certificates_than_the_table_are_refused() {
     let rows = results().rows().to_vec();

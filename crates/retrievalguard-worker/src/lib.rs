@@ -27,6 +27,7 @@ use std::io;
 
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::lock::LockError;
 use retrievalguard::storage::manifest::StorageError;
 use retrievalguard::storage::sealed::SealError;
 use retrievalguard_encoder::contract::ContractError;
@@ -208,4 +209,7 @@ pub enum WorkerError {
     /// A file could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// Somebody else writes to the folder.
+    #[error(transparent)]
+    Lock(#[from] LockError),
 }

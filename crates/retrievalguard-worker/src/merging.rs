@@ -7,8 +7,10 @@ use std::sync::Mutex;
 
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::WriteError;
+use retrievalguard::storage::lock::FolderLock;
 use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
 use retrievalguard::{NormBound, Samples};
+use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::pipeline::run_files::{Inputs, StoredRun, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
     Asked, CertifyPlan, CertifyReport, Observer, PipelineError, QueryCertifier, QueryOutcome,
@@ -36,10 +38,11 @@ impl Merged {
     /// What another run has left there is not overwritten.
     pub fn write(&self, folder: &Path) -> Result<(), WorkerError> {
         let Self { report, manifest } = self;
+        std::fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
+        let _lock = FolderLock::take(folder)?;
         if StoredRun::occupant(folder).is_some_and(|found| found != report.description.digest()) {
             return Err(WorkerError::Occupied { path: folder.display().to_string() });
         }
-        std::fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
         let skipped: HashSet<&str> = report.skipped.iter().map(|(identity, _)| identity.as_str()).collect();
         let queries = manifest.queries.iter().filter(|query| !skipped.contains(query.identity.as_str()));
         let pictures = digest_of_pictures(queries.map(SharedQuery::described));
@@ -131,13 +134,16 @@ impl Merging<'_> {
         let tasks: Vec<Task> = numbers.map(|number| Task::new(self.manifest, number)).collect();
         let Some(gallery) = self.gallery else {
             return match self.part(&tasks[0])? {
-                Part::Outcome(outcome) => Ok(outcome),
+                Part::Outcome(outcome) => self.admitted(&tasks[0], outcome),
                 Part::Samples { .. } => Err(self.unusable(&tasks[0], "it holds samples, wanted an outcome")),
             };
         };
         // A broken picture is the same for every piece of its query.
-        if let Part::Outcome(skipped) = self.part(&tasks[0])? {
-            return Ok(skipped);
+        if let Part::Outcome(outcome) = self.part(&tasks[0])? {
+            return match outcome {
+                QueryOutcome::Skipped(_) => self.admitted(&tasks[0], outcome),
+                QueryOutcome::Done(_) => Err(self.unusable(&tasks[0], "it holds an answer, wanted samples")),
+            };
         }
         let query = &self.manifest.queries[place];
         let asked = Asked { identity: &query.identity, label: &query.label, excluded: &query.excluded };
@@ -153,6 +159,18 @@ impl Merging<'_> {
         match (fault.into_inner().expect("no holder of this lock can panic"), answer) {
             (Some(error), _) => Err(error),
             (None, answer) => Ok(QueryOutcome::Done(answer?)),
+        }
+    }
+
+    /// An outcome that a worker of this run can have left: whether pictures are skipped is not part of what a part says
+    /// about its run.
+    fn admitted(&self, task: &Task, outcome: QueryOutcome) -> Result<QueryOutcome, WorkerError> {
+        match (&outcome, self.manifest.broken()) {
+            (QueryOutcome::Skipped(reason), BrokenPictures::Fatal) => {
+                let reason = format!("it leaves its query out, which the run does not allow: {reason}");
+                Err(self.unusable(task, &reason))
+            }
+            (QueryOutcome::Skipped(_), BrokenPictures::Skip) | (QueryOutcome::Done(_), _) => Ok(outcome),
         }
     }
 

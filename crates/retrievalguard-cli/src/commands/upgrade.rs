@@ -31,6 +31,9 @@ pub(super) fn run(arguments: &UpgradeArgs, out: &mut dyn Write) -> anyhow::Resul
     let what = match upgraded {
         Upgraded::Gallery => "the gallery agreed with its manifest",
         Upgraded::Run => "the table agreed with the journal; identities and labels were taken as they are",
+        Upgraded::WholeRun => {
+            "the table agreed with the journal, identities and labels with the data set and its pictures"
+        }
         Upgraded::UnverifiedRun => "the table was taken as it is, nothing told whether it was changed",
     };
     writeln!(out, "{}: {what}", arguments.directory.display())?;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use retrievalguard::certificate::Verdict;
 use retrievalguard::storage::atomic::{WriteError, write};
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::sealed::{SealError, seal, unseal};
@@ -66,19 +67,28 @@ pub fn write_run(
         }
     }
     if tables.recall_at_k {
-        let mut text = String::new();
-        for (row, deeper) in report.table.rows().iter().zip(&report.deeper) {
-            let line = json!({ "identity": row.identity, "recall_at_2_and_deeper": deeper });
-            text.push_str(&line.to_string());
-            text.push('\n');
-        }
-        write(&folder.join(DEEPER_FILE), text.as_bytes())?;
+        write_deeper(folder, &report.table, &report.deeper)?;
         names.push(DEEPER_FILE.to_owned());
     }
     inputs.write(folder)?;
     let record = TableRecord::new(&report.table, Some(&run));
     let record = record.with_files(folder, names.iter().map(String::as_str))?;
     Ok(record.write(&folder.join(TableRecord::FILE))?)
+}
+
+/// Writes the verdicts for Recall@2 and deeper of every row.
+pub(super) fn write_deeper(
+    folder: &Path,
+    table: &ResultTable,
+    deeper: &[Vec<Verdict>],
+) -> Result<(), PipelineError> {
+    let mut text = String::new();
+    for (row, deeper) in table.rows().iter().zip(deeper) {
+        let line = json!({ "identity": row.identity, "recall_at_2_and_deeper": deeper });
+        text.push_str(&line.to_string());
+        text.push('\n');
+    }
+    Ok(write(&folder.join(DEEPER_FILE), text.as_bytes())?)
 }
 
 /// The command that was given, and where its inputs lay then.

@@ -2,23 +2,31 @@
 //!
 //! A table of format 1 carries no digest. The journal of its run does: each record has a checksum, and the table was built
 //! from them alone. So the table is held against the journal, row by row, and written again with its digest. Identities and
-//! labels are not in the journal and are taken from the table as they are.
+//! labels are not in the journal: they are held against the data set if it is still the one of the run, and are taken from
+//! the table as they are otherwise.
+//!
+//! `inputs.json` is removed last. While it is there an upgrade that was cut short is finished by the same command.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Journal, JournalError};
-use retrievalguard::storage::manifest::{GALLERY_FORMAT, GalleryDirectory, StorageError};
+use retrievalguard::storage::lock::{FolderLock, LockError};
+use retrievalguard::storage::manifest::{GALLERY_FORMAT, GalleryDirectory, QuerySide, StorageError};
 use retrievalguard::{Alpha, NormBound, SampleCount, Seed, Sigma, TargetRadius};
 use serde::Deserialize;
 use serde_json::Value;
 
-use retrievalguard::certificate::CertificateName;
+use retrievalguard::certificate::{CertificateName, Verdict};
 
-use super::run_files::{DEEPER_FILE, Inputs, LINES_FILE, OLD_PLACES_FILE, Places, TABLE_FILE};
-use super::{Entry, PipelineError, QueryAnswer};
+use super::run_files::{
+    DEEPER_FILE, Inputs, LINES_FILE, OLD_PLACES_FILE, Places, RunError, StoredRun, TABLE_FILE, write_deeper,
+};
+use super::{Entry, PipelineError, QueryAnswer, data_set_digest};
+use crate::dataset::{Boxes, DatasetOptions, Format, Record, open};
 use crate::run::{
     EncoderDescription, GalleryDescription, Method, Procedure, RUN_FORMAT, RunCommand, RunDescription,
     Smoothed, TableDescription,
@@ -84,6 +92,12 @@ pub enum UpgradeError {
     /// The gallery cannot be used.
     #[error(transparent)]
     Gallery(#[from] StorageError),
+    /// Somebody else writes to the folder.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// What an earlier attempt has written cannot be used.
+    #[error(transparent)]
+    Run(#[from] RunError),
     /// The result could not be written.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
@@ -94,8 +108,10 @@ pub enum UpgradeError {
 pub enum Upgraded {
     /// A gallery: its files were held against its manifest, which is sealed now.
     Gallery,
-    /// A run whose table agrees with its journal.
+    /// A run whose table agrees with its journal; nothing told whether its identities and labels were changed.
     Run,
+    /// The same, and its identities and labels agree with the data set.
+    WholeRun,
     /// A run whose table was taken as it is.
     UnverifiedRun,
 }
@@ -108,6 +124,10 @@ pub fn upgrade(
     gallery: Option<&Path>,
     unverified: Unverified,
 ) -> Result<Upgraded, UpgradeError> {
+    if !folder.is_dir() {
+        return Err(UpgradeError::Nothing { path: folder.to_owned() });
+    }
+    let _lock = FolderLock::take(folder)?;
     if folder.join(OLD_PLACES_FILE).is_file() && folder.join(TABLE_FILE).is_file() {
         return upgrade_run(folder, gallery, unverified);
     }
@@ -162,31 +182,43 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, UpgradeEr
     serde_json::from_slice(&text).map_err(|source| UpgradeError::Json { path: path.to_owned(), source })
 }
 
+fn differs<T>(
+    path: &Path,
+    what: impl Into<String>,
+    found: &dyn ToString,
+    wanted: &dyn ToString,
+) -> Result<T, UpgradeError> {
+    let (path, what) = (path.to_owned(), what.into());
+    Err(UpgradeError::Differs { path, what, found: found.to_string(), wanted: wanted.to_string() })
+}
+
 fn upgrade_run(
     folder: &Path,
     gallery: Option<&Path>,
     unverified: Unverified,
 ) -> Result<Upgraded, UpgradeError> {
-    let path = folder.join(TABLE_FILE);
-    let StoredTable { table, described, .. } = ResultTable::read(&path, Unverified::Accept)?;
-    let described = described.ok_or_else(|| UpgradeError::Nothing { path: folder.to_owned() })?;
-    let record_path = folder.join(TableRecord::FILE);
-    let recorded: Value = read_json(&record_path)?;
-    let differs = |path: &Path, what: &str, found: &dyn ToString, wanted: &dyn ToString| {
-        let (path, what) = (path.to_owned(), what.to_owned());
-        Err(UpgradeError::Differs { path, what, found: found.to_string(), wanted: wanted.to_string() })
-    };
-    if recorded != described {
-        return differs(&record_path, "the description", &recorded, &described);
+    let (path, record_path) = (folder.join(TABLE_FILE), folder.join(TableRecord::FILE));
+    if TableRecord::read(&record_path)?.is_some() {
+        // All that an earlier attempt has left to do is to remove the old places.
+        let run = StoredRun::open(folder)?;
+        let held = Held::by_journal(&run.table, None, folder, unverified)?;
+        let labels = labels_agree(&run.table, &run.inputs.places, run.inputs.pictures)?;
+        remove_old_places(folder)?;
+        return Ok(held.upgraded(labels));
+    }
+    let StoredTable { table, run: rewritten, described: in_table, verified } =
+        ResultTable::read(&path, Unverified::Accept)?;
+    let described: Value = read_json(&record_path)?;
+    if !verified {
+        let in_table = in_table.ok_or_else(|| UpgradeError::Nothing { path: folder.to_owned() })?;
+        if described != in_table {
+            return differs(&record_path, "the description", &described, &in_table);
+        }
     }
     let old = OldDescription::deserialize(&described)
         .map_err(|source| UpgradeError::Json { path: record_path.clone(), source })?;
     let inputs: OldInputs = read_json(&folder.join(OLD_PLACES_FILE))?;
-    let upgraded = match hold_against_journal(&table, &described, &folder.join(JOURNAL_FILE)) {
-        Ok(()) => Upgraded::Run,
-        Err(UpgradeError::NoJournal { .. }) if unverified == Unverified::Accept => Upgraded::UnverifiedRun,
-        Err(error) => return Err(error),
-    };
+    let held = Held::by_journal(&table, Some(&described), folder, unverified)?;
 
     let gallery = gallery.unwrap_or(&inputs.places.gallery);
     let stored = GalleryDirectory::read(gallery)?;
@@ -198,14 +230,71 @@ fn upgrade_run(
             return differs(gallery, what, &found, &wanted);
         }
     }
+    let side = QuerySide {
+        sigma: old.sigma,
+        dimension: stored.manifest.dimension,
+        norm_bound: stored.manifest.provenance.norm_bound,
+        model: Some(old.model),
+        contract: Some(old.contract),
+    };
+    stored.manifest.check_against(&gallery.display().to_string(), &side).map_err(PipelineError::from)?;
     let description = old.into_current(&stored);
+    let run = TableDescription::Run(Box::new(description.clone()));
+    // Before anything is overwritten: what could not be read again afterwards would be lost.
+    table.check_plausible(&run, &path)?;
+    if let Some(rewritten) = rewritten.filter(|_| verified)
+        && rewritten.to_value() != run.to_value()
+    {
+        return differs(&path, "the description", &rewritten.to_value(), &run.to_value());
+    }
+    let labels = labels_agree(&table, &inputs.places, inputs.pictures)?;
     let places = Places { gallery: absolute(gallery)?, ..inputs.places };
     let (excluded, pictures) = (inputs.excluded, inputs.pictures);
     let inputs = Inputs { run: description.digest(), places, excluded, pictures };
-    rewrite(folder, &table, description, &inputs)?;
-    let old_places = folder.join(OLD_PLACES_FILE);
-    fs::remove_file(&old_places).map_err(|source| UpgradeError::Read { path: old_places, source })?;
-    Ok(upgraded)
+    rewrite(folder, &table, &held, &run, &inputs)?;
+    remove_old_places(folder)?;
+    Ok(held.upgraded(labels))
+}
+
+fn remove_old_places(folder: &Path) -> Result<(), UpgradeError> {
+    let path = folder.join(OLD_PLACES_FILE);
+    fs::remove_file(&path).map_err(|source| UpgradeError::Read { path, source })
+}
+
+/// Whether identities and labels are known to be those of the data set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Labels {
+    Agree,
+    Unknown,
+}
+
+/// Holds identities and labels against the data set, where it is still there and still the one of the run.
+fn labels_agree(table: &ResultTable, places: &Places, pictures: Digest) -> Result<Labels, UpgradeError> {
+    let Places { queries, format, boxes, .. } = places;
+    let (Ok(format), Some(boxes)) = (format.parse::<Format>(), Boxes::named(boxes)) else {
+        return Ok(Labels::Unknown);
+    };
+    let Ok(data) = open(queries, format, DatasetOptions { boxes }) else { return Ok(Labels::Unknown) };
+    let rows = table.rows();
+    let known: HashMap<&str, &Record> =
+        data.records.iter().map(|record| (record.identity.as_str(), record)).collect();
+    let named: Vec<Record> =
+        rows.iter().filter_map(|row| known.get(row.identity.as_str()).copied().cloned()).collect();
+    // All of them, so that a changed identity shows, or those that the table names.
+    for records in [&data.records, &named] {
+        if records.len() != rows.len() || data_set_digest(records) != pictures {
+            continue;
+        }
+        for (number, (record, row)) in records.iter().zip(rows).enumerate() {
+            let (found, wanted) = ((&row.identity, &row.label), (&record.identity, &record.label));
+            if found != wanted {
+                let what = format!("for query {number} in the table");
+                return differs(queries, what, &format!("{wanted:?}"), &format!("{found:?} as in the table"));
+            }
+        }
+        return Ok(Labels::Agree);
+    }
+    Ok(Labels::Unknown)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, UpgradeError> {
@@ -213,7 +302,10 @@ fn absolute(path: &Path) -> Result<PathBuf, UpgradeError> {
 }
 
 impl OldDescription {
-    fn into_current(self, stored: &GalleryDirectory) -> RunDescription {
+    fn into_current(mut self, stored: &GalleryDirectory) -> RunDescription {
+        // In the order of the table.
+        self.certificates.sort_unstable();
+        self.certificates.dedup();
         let norm_bound: NormBound = stored.manifest.provenance.norm_bound;
         let procedure = Procedure {
             sigma: self.sigma,
@@ -249,16 +341,51 @@ impl OldDescription {
     }
 }
 
-/// Whether every row is what the journal says of its query.
-fn hold_against_journal(table: &ResultTable, described: &Value, path: &Path) -> Result<(), UpgradeError> {
+/// What is known of a table from the journal of its run.
+enum Held {
+    /// Every row is what the journal says; so are these verdicts for Recall@2 and deeper.
+    Rows(Vec<Vec<Verdict>>),
+    /// There is no journal, and the table is taken as it is.
+    Nothing,
+}
+
+impl Held {
+    /// Holds every row against what the journal says of its query.
+    fn by_journal(
+        table: &ResultTable,
+        described: Option<&Value>,
+        folder: &Path,
+        unverified: Unverified,
+    ) -> Result<Self, UpgradeError> {
+        match hold_against_journal(table, described, &folder.join(JOURNAL_FILE)) {
+            Ok(deeper) => Ok(Self::Rows(deeper)),
+            Err(UpgradeError::NoJournal { .. }) if unverified == Unverified::Accept => Ok(Self::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn upgraded(&self, labels: Labels) -> Upgraded {
+        match (self, labels) {
+            (Self::Rows(_), Labels::Agree) => Upgraded::WholeRun,
+            (Self::Rows(_), Labels::Unknown) => Upgraded::Run,
+            (Self::Nothing, _) => Upgraded::UnverifiedRun,
+        }
+    }
+}
+
+/// The verdicts for Recall@2 and deeper, if every row is what the journal says of its query.
+///
+/// `described` is the run that the journal must be of; it is none where the old description has been replaced.
+fn hold_against_journal(
+    table: &ResultTable,
+    described: Option<&Value>,
+    path: &Path,
+) -> Result<Vec<Vec<Verdict>>, UpgradeError> {
     let Some(contents) = Journal::read(path)? else {
         return Err(UpgradeError::NoJournal { path: path.to_owned() });
     };
-    let differs = |what: String, found: String, wanted: String| {
-        Err(UpgradeError::Differs { path: path.to_owned(), what, found, wanted })
-    };
-    if contents.description != *described {
-        return differs("the description".into(), contents.description.to_string(), described.to_string());
+    if let Some(described) = described.filter(|&described| contents.description != *described) {
+        return differs(path, "the description", &contents.description, described);
     }
     let mut answers = std::collections::BTreeMap::new();
     for record in &contents.records {
@@ -271,31 +398,31 @@ fn hold_against_journal(table: &ResultTable, described: &Value, path: &Path) -> 
     }
     let answers: Vec<QueryAnswer> = answers.into_values().flatten().collect();
     if answers.len() != table.rows().len() {
-        let (found, wanted) = (answers.len().to_string(), table.rows().len().to_string());
-        return differs("a number of results of".into(), found, format!("{wanted} as in the table"));
+        let wanted = format!("{} as in the table", table.rows().len());
+        return differs(path, "a number of results of", &answers.len(), &wanted);
     }
+    let mut deeper = Vec::with_capacity(answers.len());
     for (number, (answer, row)) in answers.into_iter().zip(table.rows()).enumerate() {
-        let (found, _) = answer.into_row(&row.identity, &row.label);
+        let (found, further) = answer.into_row(&row.identity, &row.label);
+        let found = found.settled();
         if found != *row {
-            return differs(
-                format!("for row {number} (`{}`)", row.identity),
-                format!("{found:?}"),
-                format!("{row:?} as in the table"),
-            );
+            let what = format!("for row {number} (`{}`)", row.identity);
+            return differs(path, what, &format!("{found:?}"), &format!("{row:?} as in the table"));
         }
+        deeper.push(further);
     }
-    Ok(())
+    Ok(deeper)
 }
 
 /// Writes the tables that are there again, and the record of all of them.
 fn rewrite(
     folder: &Path,
     table: &ResultTable,
-    description: RunDescription,
+    held: &Held,
+    run: &TableDescription,
     inputs: &Inputs,
 ) -> Result<(), UpgradeError> {
-    let run = TableDescription::Run(Box::new(description));
-    table.write_parquet(&folder.join(TABLE_FILE), Some(&run))?;
+    table.write_parquet(&folder.join(TABLE_FILE), Some(run))?;
     let mut names = vec![TABLE_FILE.to_owned()];
     if folder.join(LINES_FILE).exists() {
         table.write_json_lines(&folder.join(LINES_FILE))?;
@@ -308,11 +435,15 @@ fn rewrite(
             names.push(file);
         }
     }
-    if folder.join(DEEPER_FILE).exists() {
+    // Nothing but the journal tells these verdicts; without it the file stays as it is, outside the record.
+    if let Held::Rows(deeper) = held
+        && folder.join(DEEPER_FILE).exists()
+    {
+        write_deeper(folder, table, deeper)?;
         names.push(DEEPER_FILE.to_owned());
     }
     inputs.write(folder)?;
-    let record = TableRecord::new(table, Some(&run));
+    let record = TableRecord::new(table, Some(run));
     let record = record.with_files(folder, names.iter().map(String::as_str))?;
     Ok(record.write(&folder.join(TableRecord::FILE))?)
 }

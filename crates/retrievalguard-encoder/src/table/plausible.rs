@@ -50,11 +50,19 @@ pub(super) fn check_rows(table: &ResultTable, path: &Path) -> Result<(), TableEr
                     let wanted = format!("at most {farthest}, which no number of samples exceeds");
                     return refused("radius", &radius, &wanted);
                 }
+                Verdict::Certified { radius: Radius::Unbounded } if !may_be_unbounded(name) => {
+                    return refused("unbounded", &true, "false, since this certificate is always finite");
+                }
                 Verdict::Certified { .. } | Verdict::Abstained | Verdict::Misretrieved => {}
             }
         }
     }
     Ok(())
+}
+
+/// Whether a certificate knows negatives that no embedding can be nearest to.
+fn may_be_unbounded(name: CertificateName) -> bool {
+    matches!(name, CertificateName::HalfSpaceMean | CertificateName::HalfSpace)
 }
 
 fn check_header(
@@ -99,7 +107,14 @@ fn check_row(
             let wanted = format!("misretrieved, since `{}` was retrieved", row.retrieved_label);
             return refused("verdict", &"certified", &wanted);
         }
-        let Radius::Finite(radius) = radius else { continue };
+        let Radius::Finite(radius) = radius else {
+            // Every negative would have to be beaten in the whole ball, by a threshold below -F; none lies below
+            // minus the largest norm of an item (docs/theory.md, section 2.1).
+            if run.gallery.largest_norm <= run.encoder.norm_bound.get() {
+                return refused("unbounded", &true, "false, since every item lies within the norm bound");
+            }
+            continue;
+        };
         // The planner speaks of items within the norm bound; vectors from elsewhere may lie outside.
         if run.gallery.largest_norm > run.encoder.norm_bound.get() * (1.0 + ROUNDING) {
             continue;

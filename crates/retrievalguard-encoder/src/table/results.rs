@@ -62,6 +62,14 @@ pub struct ResultRow {
     pub certificates: BTreeMap<CertificateName, Cell>,
 }
 
+impl ResultRow {
+    /// The row as every table holds it: an item without a name is none, since columns of text have no other word for that.
+    pub(crate) fn settled(mut self) -> Self {
+        self.nearest_wrong = self.nearest_wrong.filter(|item| !item.identity.is_empty());
+        self
+    }
+}
+
 /// The certificates of a run: a pure function of its inputs, so the same run gives the same bytes.
 ///
 /// ```
@@ -113,6 +121,7 @@ impl ResultTable {
         mut certificates: Vec<CertificateName>,
         rows: Vec<ResultRow>,
     ) -> Result<Self, TableError> {
+        let rows: Vec<ResultRow> = rows.into_iter().map(ResultRow::settled).collect();
         certificates.sort_unstable();
         certificates.dedup();
         for (row, entry) in rows.iter().enumerate() {
@@ -141,6 +150,11 @@ impl ResultTable {
     /// The rows, in the order of the queries.
     pub fn rows(&self) -> &[ResultRow] {
         &self.rows
+    }
+
+    /// Holds the numbers against what this run could have found.
+    pub(crate) fn check_plausible(&self, run: &TableDescription, path: &Path) -> Result<(), TableError> {
+        plausible::check(self, run, path)
     }
 
     /// Stands for every row and for what the table was made with.
