@@ -773,16 +773,22 @@ pub(super) fn parse_sealed<T: serde::de::DeserializeOwned>(
     #[derive(Deserialize)]
     struct Version {
         format: u64,
+        sha256: Option<serde::de::IgnoredAny>,
     }
-    let Version { format: found } = serde_json::from_slice(text).map_err(refused)?;
-    if found == UNSEALED_FORMAT {
+    let Version { format: found, sha256: seal } = serde_json::from_slice(text).map_err(refused)?;
+    // What holds a seal is held against it, whatever format it says it has.
+    if found == UNSEALED_FORMAT && seal.is_none() {
         return serde_json::from_slice(text).map_err(refused);
     }
+    let unseal =
+        || sealed::unseal(text).map_err(|source| StorageError::Seal { path: path.to_owned(), source });
     if found != u64::from(format) {
+        if found == UNSEALED_FORMAT {
+            unseal()?;
+        }
         return Err(StorageError::Format { path: path.to_owned(), found, wanted: format });
     }
-    let value =
-        sealed::unseal(text).map_err(|source| StorageError::Seal { path: path.to_owned(), source })?;
+    let value = unseal()?;
     serde_json::from_value(value).map_err(refused)
 }
 
