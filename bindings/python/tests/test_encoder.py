@@ -96,7 +96,9 @@ def test_hostile_models_and_pictures_are_refused_by_name(encoder, model, tmp_pat
         rg.Encoder(model, engine="steam")
     with pytest.raises(rg.InputError, match="threads is 0"):
         rg.Encoder(model, engine="rten", threads=0)
-    with pytest.raises(rg.InputError, match="threads is 1099511627776, wanted a number from 1 to 1024"):
+    with pytest.raises(rg.InputError, match="threads is 4096, wanted a number from 1 to 1024"):
+        rg.Encoder(model, engine="rten", threads=4096)
+    with pytest.raises(rg.InputError, match="threads is 1099511627776, wanted a whole number"):
         rg.Encoder(model, engine="rten", threads=2**40)
     with pytest.raises(rg.RetrievalGuardError, match="/nowhere/libonnxruntime.so"):
         rg.Encoder(model, library="/nowhere/libonnxruntime.so")

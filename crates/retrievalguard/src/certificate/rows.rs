@@ -176,8 +176,8 @@ impl Certifier<'_> {
         certifying: Samples,
         outputs: Outputs,
     ) -> Result<SampledQuery, CertificateError> {
-        self.check_dimension(&certifying)?;
         check_alike(&pilot, &certifying)?;
+        self.check_dimension(&certifying)?;
         // In this order also for an encoder with few outputs: nobody can tell one file from two equal ones.
         if pilot.values() == certifying.values() {
             return Err(RowsError::SameRows { rows: rows(&certifying) }.into());
