@@ -97,7 +97,7 @@ pub enum UpgradeError {
     Lock(#[from] LockError),
     /// What an earlier attempt has written cannot be used.
     #[error(transparent)]
-    Run(#[from] RunError),
+    Run(#[from] Box<RunError>),
     /// The result could not be written.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
@@ -200,7 +200,7 @@ fn upgrade_run(
     let (path, record_path) = (folder.join(TABLE_FILE), folder.join(TableRecord::FILE));
     if TableRecord::read(&record_path)?.is_some() {
         // All that an earlier attempt has left to do is to remove the old places.
-        let run = StoredRun::open(folder)?;
+        let run = StoredRun::open(folder).map_err(Box::new)?;
         let held = Held::by_journal(&run.table, None, folder, unverified)?;
         let labels = labels_agree(&run.table, &run.inputs.places, run.inputs.pictures)?;
         remove_old_places(folder)?;

@@ -332,8 +332,14 @@ mod tests {
             cache.read(&key()),
             Err(CacheError::Storage(StorageError::Format { found: 3, .. }))
         ));
+        // The format of an earlier version is no way around the seal.
+        let renamed = text.replace("\"format\": 2", "\"format\": 1");
+        fs::write(&manifest, &renamed).unwrap();
+        assert!(matches!(cache.read(&key()), Err(CacheError::Storage(StorageError::Seal { .. }))));
         // What an earlier version left is drawn again.
-        fs::write(&manifest, text.replace("\"format\": 2", "\"format\": 1")).unwrap();
+        let mut old: Value = serde_json::from_str(&renamed).unwrap();
+        old.as_object_mut().unwrap().remove(sealed::SEAL);
+        fs::write(&manifest, old.to_string()).unwrap();
         assert_eq!(cache.read(&key()).unwrap(), None);
         fs::write(&manifest, &text[..text.len() / 2]).unwrap();
         assert!(matches!(cache.read(&key()), Err(CacheError::Storage(StorageError::Json { .. }))));
