@@ -174,7 +174,8 @@ fn certified_by(name: CertificateName, radius: Radius, nearest_wrong: Option<Wro
         nearest_wrong,
         certificates: BTreeMap::from([(name, Cell { verdict, samples: 1000 })]),
     };
-    ResultTable::new(Sigma::new(0.1).unwrap(), vec![name], vec![row]).unwrap()
+    let sigma = Sigma::new(0.1).expect("0.1 is a noise level");
+    ResultTable::new(sigma, vec![name], vec![row]).expect("its one row has its one certificate")
 }
 
 #[test]
