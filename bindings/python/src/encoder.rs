@@ -9,8 +9,8 @@ use std::thread;
 use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use retrievalguard::{Embedder, EmbedderFailure, Picture, Smoother};
-use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::engine::{EngineError, EngineOptions, MOST_BATCH, MOST_THREADS, OnnxEmbedder};
+use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::input_values;
 
@@ -49,7 +49,7 @@ pub(crate) fn positive(what: &str, value: usize, most: usize) -> PyResult<NonZer
     number.ok_or_else(|| refused(format!("{what} is {value}, wanted a number from 1 to {most}")))
 }
 
-/// An ONNX file under its contract, run by an engine.
+/// An ONNX file under its model config, run by an engine.
 #[pyclass(frozen, module = "retrievalguard._native")]
 pub(crate) struct Encoder {
     pub(crate) embedder: OnnxEmbedder,
@@ -66,14 +66,14 @@ impl Encoder {
         name: &str,
         decode: impl FnOnce() -> Result<RgbPicture, retrievalguard_encoder::picture::PictureError> + Send,
     ) -> PyResult<Bound<'py, PyArray3<f32>>> {
-        let contract = self.embedder.contract();
+        let config = self.embedder.model_config();
         let values = py
             .detach(|| {
-                let prepared = contract.preparation().apply(name, &decode()?)?;
-                input_values(contract, name, prepared)
+                let prepared = config.preparation().apply(name, &decode()?)?;
+                input_values(config, name, prepared)
             })
             .map_err(|error| raised(&error))?;
-        PyArray1::from_vec(py, values).reshape(contract.picture_shape())
+        PyArray1::from_vec(py, values).reshape(config.picture_shape())
     }
 }
 
@@ -95,7 +95,7 @@ impl Encoder {
             sessions: Some(NonZeroUsize::MIN),
             ..EngineOptions::default()
         };
-        // Asked first: whoever misspells the model does not want to hear of its contract.
+        // Asked first: whoever misspells the model does not want to hear of its config.
         match fs::metadata(&model) {
             Ok(found) if found.is_file() => {}
             Ok(_) => {
@@ -109,8 +109,8 @@ impl Encoder {
             }
         }
         let read = match &contract {
-            Some(path) => Contract::read(path),
-            None => Contract::for_model(&model),
+            Some(path) => ModelConfig::read(path),
+            None => ModelConfig::for_model(&model),
         };
         let read = read.map_err(|error| raised(&error))?;
         let opened = py.detach(|| OnnxEmbedder::open(&model, read, &options));

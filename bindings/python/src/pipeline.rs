@@ -11,8 +11,8 @@ use retrievalguard_encoder::dataset::{
 };
 use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, Tables, used, write_run};
 use retrievalguard_encoder::pipeline::{
-    CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, PipelineError, contract_difference,
-    data_set_digest,
+    CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, PipelineError, data_set_digest,
+    model_config_difference,
 };
 
 use crate::encoder::Encoder;
@@ -234,12 +234,13 @@ pub(crate) fn ordered<T>(
     work(&Ordered { request, places })
 }
 
-/// Says in which fields two contracts differ, where a gallery and an encoder do not fit for that reason.
+/// Says in which fields two model configs differ, where a gallery and an encoder do not fit for that reason.
 pub(crate) fn misfit(error: &PipelineError, gallery: &Path, encoder: &Encoder) -> PyErr {
-    match contract_difference(gallery, encoder.embedder.contract()) {
-        Some(difference) if matches!(error, PipelineError::Mismatch(_)) => {
-            in_context(&format!("gallery `{}` has another contract: {difference}", gallery.display()), error)
-        }
+    match model_config_difference(gallery, encoder.embedder.model_config()) {
+        Some(difference) if matches!(error, PipelineError::Mismatch(_)) => in_context(
+            &format!("gallery `{}` has another model config: {difference}", gallery.display()),
+            error,
+        ),
         Some(_) | None => failed(error),
     }
 }

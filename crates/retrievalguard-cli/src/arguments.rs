@@ -9,13 +9,13 @@ use clap::{Args, ValueEnum};
 use retrievalguard::certificate::CertificateName;
 use retrievalguard::storage::manifest::GalleryManifest;
 use retrievalguard::{Excess, Sigma};
-use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, Dataset, DatasetOptions, Format, NamedSplit, Record, Role, open,
 };
 use retrievalguard_encoder::engine::{
     Engine, EngineOptions, MOST_BATCH, MOST_THREADS, OnnxEmbedder, Provider,
 };
+use retrievalguard_encoder::model_config::ModelConfig;
 #[cfg(feature = "train")]
 use retrievalguard_encoder::picture::PictureLimits;
 
@@ -63,30 +63,30 @@ impl EngineArgs {
         }
     }
 
-    /// Opens the model under its contract and tells once what a person should know.
-    pub(crate) fn open(&self, model: &Path, contract: Option<&Path>) -> anyhow::Result<OnnxEmbedder> {
-        self.open_telling(model, contract, |note| tell(format_args!("note: {note}")))
+    /// Opens the model with its config and tells once what a person should know.
+    pub(crate) fn open(&self, model: &Path, model_config: Option<&Path>) -> anyhow::Result<OnnxEmbedder> {
+        self.open_telling(model, model_config, |note| tell(format_args!("note: {note}")))
     }
 
-    /// Opens the model under its contract; `tell` hears what a person should know.
+    /// Opens the model with its config; `tell` hears what a person should know.
     pub(crate) fn open_telling(
         &self,
         model: &Path,
-        contract: Option<&Path>,
+        model_config: Option<&Path>,
         tell: impl Fn(&str),
     ) -> anyhow::Result<OnnxEmbedder> {
-        // Asked first: whoever misspells the model does not want to hear of its contract.
+        // Asked first: whoever misspells the model does not want to hear of its config.
         let found =
             fs::metadata(model).with_context(|| format!("model `{}` cannot be read", model.display()))?;
         if !found.is_file() {
             bail!("model `{}` is not a file, wanted an ONNX file", model.display());
         }
-        let contract = match contract {
-            Some(path) => Contract::read(path)?,
-            None => Contract::for_model(model)?,
+        let config = match model_config {
+            Some(path) => ModelConfig::read(path)?,
+            None => ModelConfig::for_model(model)?,
         };
         // Its errors begin with what is wrong with the model, and name it.
-        let embedder = OnnxEmbedder::open(model, contract, &self.options())?;
+        let embedder = OnnxEmbedder::open(model, config, &self.options())?;
         for notice in embedder.notices() {
             tell(notice);
         }
@@ -103,7 +103,7 @@ pub(crate) struct ModelArgs {
     /// Encoder in ONNX
     #[arg(long, value_name = "FILE")]
     pub(crate) model: PathBuf,
-    /// Contract of the encoder, if it does not lie beside it as encoder.toml or config.json
+    /// Model config of the encoder, if it does not lie beside it as encoder.toml or config.json
     #[arg(long, value_name = "FILE")]
     pub(crate) contract: Option<PathBuf>,
     /// Project embeddings above the norm bound instead of refusing them

@@ -37,7 +37,7 @@ use crate::graph::batch::BatchReading;
 
 /// How it was settled that embeddings are functions of single pictures; kept with every run.
 ///
-/// A function of the model, its contract and the engine, so the same on every machine that gives the same embeddings.
+/// A function of the model, its model config and the engine, so the same on every machine that gives the same embeddings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EncoderCheck {
@@ -211,7 +211,7 @@ pub struct ModelReport {
     pub input_shape: Vec<usize>,
     /// Length of an embedding.
     pub dimension: usize,
-    /// Norm bound `F` that the contract promises.
+    /// Norm bound `F` that the model config promises.
     pub norm_bound: f64,
     /// Smallest norm of an embedding.
     pub smallest_norm: f64,
@@ -257,7 +257,7 @@ impl ModelReport {
         }
         if self.largest_norm > self.norm_bound * NORM_SLACK {
             failures.push(format!(
-                "the largest norm is {}, the contract promises at most {}",
+                "the largest norm is {}, the model config promises at most {}",
                 self.largest_norm, self.norm_bound
             ));
         }

@@ -1,7 +1,7 @@
 //! Engines that run encoders: onnxruntime where it is installed, rten everywhere.
 //!
 //! [`OnnxEmbedder`] is an [`Embedder`]: pictures in `[0, 1]` (noise already added) in, embeddings out. Channel order,
-//! mean and standard deviation are applied inside, and the output is normalised if the [`Contract`] says so. Every
+//! mean and standard deviation are applied inside, and the output is normalised if the [`ModelConfig`] says so. Every
 //! calling thread has a single-threaded session to itself, so threads never wait for each other.
 //!
 //! Certificates are about an encoder that is a function of each picture alone. [`OnnxEmbedder::open`] settles that before
@@ -11,13 +11,13 @@
 //! ```
 //! use std::path::Path;
 //! use retrievalguard::Embedder;
-//! use retrievalguard_encoder::contract::Contract;
+//! use retrievalguard_encoder::model_config::ModelConfig;
 //! use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder};
 //!
 //! let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/convolutional.onnx");
-//! let contract = Contract::for_model(&model)?;
+//! let config = ModelConfig::for_model(&model)?;
 //! let options = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
-//! let encoder = OnnxEmbedder::open(&model, contract, &options)?;
+//! let encoder = OnnxEmbedder::open(&model, config, &options)?;
 //!
 //! let pictures = vec![0.5; 2 * encoder.input_len()];
 //! let mut embeddings = vec![0.0; 2 * encoder.dimension()];
@@ -39,9 +39,9 @@ use self::preparation::{Preparation, ZeroNorm, l2_normalise};
 use self::rten::{RtenModel, RtenSession};
 use self::trial::Trial;
 use crate::check::{Companions, EncoderCheck, Passes};
-use crate::contract::Contract;
 use crate::graph::Model;
 use crate::graph::batch::{BatchQuestion, BatchReading};
+use crate::model_config::ModelConfig;
 
 mod choice;
 mod discovery;
@@ -142,7 +142,7 @@ const FEWEST: usize = 2;
 
 /// An encoder in an ONNX file, run by onnxruntime or rten.
 pub struct OnnxEmbedder {
-    contract: Contract,
+    model_config: ModelConfig,
     facts: ModelFacts,
     report: EngineReport,
     notices: Vec<String>,
@@ -158,9 +158,9 @@ pub struct OnnxEmbedder {
 
 impl fmt::Debug for OnnxEmbedder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { contract, facts, report, dimension, batch, check, .. } = self;
+        let Self { model_config, facts, report, dimension, batch, check, .. } = self;
         out.debug_struct("OnnxEmbedder")
-            .field("contract", contract)
+            .field("model_config", model_config)
             .field("facts", facts)
             .field("report", report)
             .field("dimension", dimension)
@@ -171,17 +171,17 @@ impl fmt::Debug for OnnxEmbedder {
 }
 
 impl OnnxEmbedder {
-    /// Opens a model, checks it against its contract, and settles that its embeddings are functions of single pictures.
+    /// Opens a model, checks it against its model config, and settles that its embeddings are functions of single pictures.
     ///
     /// A model that draws random numbers, gives other numbers the second time or gives numbers that are not finite is
     /// refused; one that couples the pictures of a batch, or may do so, runs picture by picture.
-    pub fn open(path: &Path, contract: Contract, options: &EngineOptions) -> Result<Self, EngineError> {
+    pub fn open(path: &Path, config: ModelConfig, options: &EngineOptions) -> Result<Self, EngineError> {
         let model = Model::read(path)?;
         let facts = ModelFacts::of(path, &model)?;
-        let batch = check_input(path, &facts, &contract)?;
-        let output = check_output(path, &facts, &contract)?;
-        let input = facts.input(contract.input.name.as_deref()).map_or("", |input| &input.name);
-        let preparation = Preparation::new(&contract);
+        let batch = check_input(path, &facts, &config)?;
+        let output = check_output(path, &facts, &config)?;
+        let input = facts.input(config.input.name.as_deref()).map_or("", |input| &input.name);
+        let preparation = Preparation::new(&config);
         let reading = reading(path, &model, input, &preparation, batch, &output.name)?;
         let checked = Checked::new(path, &model, &facts);
         drop(model);
@@ -224,7 +224,7 @@ impl OnnxEmbedder {
         let check = EncoderCheck { graph: reading, companions, passes };
         if passes == Passes::OneByOne {
             let row = trial.alone()?;
-            if contract.output.normalise && row.iter().all(|&value| value == 0.0) {
+            if config.output.normalise && row.iter().all(|&value| value == 0.0) {
                 let reason = check.reason().unwrap_or_default();
                 return Err(EngineError::NothingAlone { model: path.to_owned(), reason });
             }
@@ -237,10 +237,10 @@ impl OnnxEmbedder {
         for _ in 1..options.sessions.map_or(1, NonZeroUsize::get) {
             idle.push(factory.slot()?);
         }
-        let shape = contract.picture_shape();
+        let shape = config.picture_shape();
         let idle = Mutex::new(idle);
         Ok(Self {
-            contract,
+            model_config: config,
             facts,
             report,
             notices,
@@ -255,9 +255,9 @@ impl OnnxEmbedder {
         })
     }
 
-    /// The contract under which the encoder runs.
-    pub fn contract(&self) -> &Contract {
-        &self.contract
+    /// The model config under which the encoder runs.
+    pub fn model_config(&self) -> &ModelConfig {
+        &self.model_config
     }
 
     /// What the ONNX file says about itself, with its hash.
@@ -315,7 +315,7 @@ impl OnnxEmbedder {
     ) -> Result<(), EngineError> {
         let count = pictures.len() / self.preparation.pixels;
         let run = run_size(self.check.passes, self.batch, count);
-        let normalise = self.contract.output.normalise;
+        let normalise = self.model_config.output.normalise;
         slot.run(&self.preparation, run, pictures, &mut |shape, numbers| {
             let wanted = [run, self.dimension];
             if shape != wanted {
@@ -347,7 +347,7 @@ impl Embedder for OnnxEmbedder {
     }
 
     fn norm_bound(&self) -> NormBound {
-        self.contract.norm_bound()
+        self.model_config.norm_bound()
     }
 
     fn embed(&self, pictures: &[f32], embeddings: &mut [f32]) -> Result<(), EmbedderFailure> {

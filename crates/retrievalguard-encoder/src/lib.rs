@@ -1,13 +1,13 @@
-//! From files to embeddings: pictures, data sets, the model contract and the engines that run encoders.
+//! From files to embeddings: pictures, data sets, the model config and the engines that run encoders.
 
 pub mod catalogue;
 pub mod check;
-pub mod contract;
 pub mod dataset;
 pub mod doctor;
 pub mod engine;
 pub mod experiment;
 pub mod graph;
+pub mod model_config;
 pub mod picture;
 pub mod pipeline;
 pub mod recall;

@@ -36,8 +36,8 @@ pub use certify::{
 };
 pub use index::{IndexReport, IndexRequest, index};
 
-use crate::contract::Contract;
 use crate::dataset::{BrokenPictures, PictureSource, Record};
+use crate::model_config::ModelConfig;
 use crate::picture::PictureError;
 use crate::resize::PreparedPicture;
 use crate::run::DescriptionError;
@@ -139,16 +139,16 @@ pub enum PipelineError {
     },
 }
 
-/// The contract that a gallery's pictures were prepared by, in its directory.
-const CONTRACT_FILE: &str = "contract.toml";
+/// The model config that a gallery's pictures were prepared by, in its directory.
+const MODEL_CONFIG_FILE: &str = "contract.toml";
 
 /// How it was settled that the encoder of a gallery is a function of each picture alone, in its directory.
 const CHECK_FILE: &str = "encoder-check.json";
 
-/// Says in which fields the contract of a gallery differs from the queries', if the gallery has kept its own.
-pub fn contract_difference(gallery: &Path, queries: &Contract) -> Option<String> {
-    let own = Contract::read(&gallery.join(CONTRACT_FILE)).ok()?;
-    let [own, queries] = [&own, queries].map(|contract| serde_json::to_value(contract).ok());
+/// Says in which fields the model config of a gallery differs from the queries', if the gallery has kept its own.
+pub fn model_config_difference(gallery: &Path, queries: &ModelConfig) -> Option<String> {
+    let own = ModelConfig::read(&gallery.join(MODEL_CONFIG_FILE)).ok()?;
+    let [own, queries] = [&own, queries].map(|config| serde_json::to_value(config).ok());
     let differences = Differences::between(&own?, &queries?);
     (!differences.0.is_empty()).then(|| differences.to_string())
 }
@@ -212,11 +212,11 @@ pub fn digest_of_pictures<'a>(pictures: impl Iterator<Item = DescribedPicture<'a
 
 /// A prepared picture as the encoder's input: three planes, or one of `0.299 R + 0.587 G + 0.114 B`.
 pub fn input_values(
-    contract: &Contract,
+    config: &ModelConfig,
     identity: &str,
     picture: PreparedPicture,
 ) -> Result<Vec<f32>, PipelineError> {
-    let [channels, height, width] = contract.picture_shape();
+    let [channels, height, width] = config.picture_shape();
     if (picture.size.height, picture.size.width) != (height, width) {
         return Err(PipelineError::Size {
             picture: identity.to_owned(),

@@ -109,7 +109,7 @@ pub fn recall_at_1(
 ) -> Result<(Recall, Vec<SkippedPicture>), RecallError> {
     let all: Vec<&str> = records.iter().map(|record| record.label.as_str()).collect();
     refuse_one_label(&all)?;
-    let loader = Loader::new(records, embedder.contract().preparation(), broken);
+    let loader = Loader::new(records, embedder.model_config().preparation(), broken);
     let smoother = Smoother::new(embedder, smoothing.sigma, smoothing.seed)
         .excess(smoothing.excess)
         .batch(smoothing.batch);
@@ -122,7 +122,7 @@ pub fn recall_at_1(
             }
             let loaded = loaded?;
             let identity = &loaded.record.identity;
-            let pixels = input_values(embedder.contract(), identity, loaded.picture)?;
+            let pixels = input_values(embedder.model_config(), identity, loaded.picture)?;
             let picture = Picture { identity, pixels: &pixels };
             let clean = smoother.clean(&picture)?;
             let smoothed = smoother.mean(&picture, Stage::Measure, 0..smoothing.samples)?;
@@ -194,9 +194,9 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::contract::Contract;
     use crate::dataset::{PictureSource, Role};
     use crate::engine::{Engine, EngineOptions};
+    use crate::model_config::ModelConfig;
 
     struct Quiet;
 
@@ -208,8 +208,8 @@ mod tests {
     fn recall_does_not_look_at_the_noise_that_certifies() {
         let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/convolutional.onnx");
         let options = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
-        let contract = Contract::for_model(&model).unwrap();
-        let embedder = OnnxEmbedder::open(&model, contract, &options).unwrap();
+        let config = ModelConfig::for_model(&model).unwrap();
+        let embedder = OnnxEmbedder::open(&model, config, &options).unwrap();
         let record = |place: usize| Record {
             identity: format!("picture {place}"),
             source: PictureSource::Grey { width: 16, height: 16, pixels: vec![128; 256] },
@@ -230,11 +230,11 @@ mod tests {
         };
         let expected = |seed: Seed, stage: Stage| {
             let smoother = Smoother::new(&embedder, sigma, seed);
-            let loader = Loader::new(&records, embedder.contract().preparation(), BrokenPictures::Fatal);
+            let loader = Loader::new(&records, embedder.model_config().preparation(), BrokenPictures::Fatal);
             let rows = (0..records.len()).flat_map(|place| {
                 let identity = &records[place].identity;
                 let loaded = loader.load(place).unwrap();
-                let pixels = input_values(embedder.contract(), identity, loaded.picture).unwrap();
+                let pixels = input_values(embedder.model_config(), identity, loaded.picture).unwrap();
                 let picture = Picture { identity, pixels: &pixels };
                 smoother.samples(&picture, stage, 0..1).unwrap().values().to_vec()
             });

@@ -70,7 +70,7 @@ pub struct EncoderDescription {
     pub model: Digest,
     /// Whether it computes with small integers; a certificate is then about the quantised network.
     pub quantised: bool,
-    /// Digest of the contract: preprocessing and normalisation.
+    /// Digest of the model config: preprocessing and normalisation.
     pub contract: Digest,
     /// Length of its embeddings.
     pub dimension: usize,
@@ -85,11 +85,11 @@ pub struct EncoderDescription {
 impl EncoderDescription {
     /// Describes an encoder that is open.
     pub fn new(embedder: &OnnxEmbedder) -> Self {
-        let digest = |text: &str| text.parse().expect("hashes of models and contracts are SHA-256");
+        let digest = |text: &str| text.parse().expect("hashes of models and model configs are SHA-256");
         Self {
             model: digest(&embedder.facts().hash),
             quantised: embedder.facts().quantised,
-            contract: digest(&embedder.contract().hash()),
+            contract: digest(&embedder.model_config().hash()),
             dimension: embedder.dimension(),
             norm_bound: embedder.norm_bound(),
             engine: embedder.report().to_string(),

@@ -20,9 +20,9 @@ use retrievalguard::{
     Alpha, Embedder, EmbedderFailure, NormBound, Picture, Samples, Seed, Sigma, Smoother, binomial,
 };
 use retrievalguard_encoder::check::{Companions, Passes};
-use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::engine::{Engine, EngineError, EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::graph::batch::BatchReading;
+use retrievalguard_encoder::model_config::ModelConfig;
 
 const PIXELS: usize = 3 * 16 * 16;
 const SIGMA: f64 = 0.1;
@@ -36,7 +36,7 @@ fn model(name: &str) -> PathBuf {
 
 fn open(name: &str) -> Result<OnnxEmbedder, EngineError> {
     let options = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
-    OnnxEmbedder::open(&model(name), Contract::for_model(&model(name)).unwrap(), &options)
+    OnnxEmbedder::open(&model(name), ModelConfig::for_model(&model(name)).unwrap(), &options)
 }
 
 fn count(value: usize) -> NonZeroUsize {

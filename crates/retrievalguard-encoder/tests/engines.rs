@@ -15,12 +15,12 @@ use std::time::Duration;
 use retrievalguard::noise::Stage;
 use retrievalguard::{Embedder, Picture, Seed, Sigma, Smoother};
 use retrievalguard_encoder::check::{Agreement, CheckOptions, Passes, check_model};
-use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::doctor::doctor;
 use retrievalguard_encoder::engine::{
     Engine, EngineError, EngineOptions, ModelFacts, OnnxEmbedder, Provider,
 };
 use retrievalguard_encoder::graph::ModelFileError;
+use retrievalguard_encoder::model_config::ModelConfig;
 
 const PIXELS: usize = 3 * 16 * 16;
 const DIMENSION: usize = 8;
@@ -63,12 +63,12 @@ fn with_onnxruntime(test: &str) -> Option<EngineOptions> {
     None
 }
 
-fn contract() -> Contract {
-    Contract::for_model(&models().join("convolutional.onnx")).unwrap()
+fn config() -> ModelConfig {
+    ModelConfig::for_model(&models().join("convolutional.onnx")).unwrap()
 }
 
 fn open(model: &str, options: &EngineOptions) -> Result<OnnxEmbedder, EngineError> {
-    OnnxEmbedder::open(&models().join(model), contract(), options)
+    OnnxEmbedder::open(&models().join(model), config(), options)
 }
 
 /// Pictures and the embeddings that numpy computed in `f64`, not normalised.
@@ -103,23 +103,23 @@ fn count(value: usize) -> NonZeroUsize {
 fn every_engine_gives_numpys_embeddings() {
     let (pictures, wanted) = reference();
     for options in engines("every_engine_gives_numpys_embeddings") {
-        let mut contract = contract();
+        let mut config = config();
         let encoder = open("convolutional.onnx", &options).unwrap();
         assert_eq!((encoder.input_len(), encoder.dimension()), (PIXELS, DIMENSION));
         let difference = largest_difference(&embed(&encoder, &pictures), &normalised(&wanted));
         assert!(difference < 1e-5, "{options:?}: {difference}");
 
-        contract.output.normalise = false;
-        contract.output.norm_bound = Some(retrievalguard::NormBound::new(100.0).unwrap());
+        config.output.normalise = false;
+        config.output.norm_bound = Some(retrievalguard::NormBound::new(100.0).unwrap());
         // The pictures are brought to [0, 1] in a way that mean and std undo.
-        contract.input.mean = vec![0.5, 0.25, 0.125];
-        contract.input.std = vec![0.5, 2.0, 4.0];
+        config.input.mean = vec![0.5, 0.25, 0.125];
+        config.input.std = vec![0.5, 2.0, 4.0];
         let mut moved = pictures.clone();
         for (index, value) in moved.iter_mut().enumerate() {
             let channel = index / 256 % 3;
-            *value = value.mul_add(contract.input.std[channel] as f32, contract.input.mean[channel] as f32);
+            *value = value.mul_add(config.input.std[channel] as f32, config.input.mean[channel] as f32);
         }
-        let encoder = OnnxEmbedder::open(&models().join("convolutional.onnx"), contract, &options).unwrap();
+        let encoder = OnnxEmbedder::open(&models().join("convolutional.onnx"), config, &options).unwrap();
         let difference = largest_difference(&embed(&encoder, &moved), &wanted);
         assert!(difference < 1e-5, "{options:?}: {difference}");
     }
@@ -191,11 +191,11 @@ fn sound_models_pass_the_check_and_the_batch_mean_runs_one_by_one() {
             let report = check_model(&open(model, &options).unwrap(), &pictures, &plain).unwrap();
             assert!(report.passed(), "{model}: {report}");
         }
-        let mut contract = contract();
-        contract.output.normalise = false;
-        contract.output.norm_bound = Some(retrievalguard::NormBound::new(10.0).unwrap());
+        let mut config = config();
+        config.output.normalise = false;
+        config.output.norm_bound = Some(retrievalguard::NormBound::new(10.0).unwrap());
         // Whatever it makes of a batch, it is given one picture at a time, of which its mean leaves nothing.
-        let cheater = OnnxEmbedder::open(&models().join("batch_mean.onnx"), contract, &options).unwrap();
+        let cheater = OnnxEmbedder::open(&models().join("batch_mean.onnx"), config, &options).unwrap();
         assert_eq!(cheater.check().passes, Passes::OneByOne);
         let report = check_model(&cheater, &pictures, &plain).unwrap();
         assert_eq!(report.independence.agreement, Agreement::SameBits, "{report}");
@@ -214,18 +214,18 @@ fn models_that_do_not_fit_are_refused_alike_by_every_engine() {
         assert!(error.to_string().contains("[batch, 16, 2, 2], wanted [batch, dimension]"), "{error}");
 
         let model = models().join("convolutional.onnx");
-        let refuse = |change: fn(&mut Contract)| {
-            let mut contract = contract();
-            change(&mut contract);
-            OnnxEmbedder::open(&model, contract, &options).unwrap_err()
+        let refuse = |change: fn(&mut ModelConfig)| {
+            let mut config = config();
+            change(&mut config);
+            OnnxEmbedder::open(&model, config, &options).unwrap_err()
         };
-        let error = refuse(|contract| contract.input.width = 24);
-        let wanted = "has shape [batch, 3, 16, 16], the contract says [batch, 3, 16, 24]";
+        let error = refuse(|config| config.input.width = 24);
+        let wanted = "has shape [batch, 3, 16, 16], the model config says [batch, 3, 16, 24]";
         assert!(error.to_string().contains(wanted), "{error}");
-        let error = refuse(|contract| contract.output.name = Some("logits".to_owned()));
+        let error = refuse(|config| config.output.name = Some("logits".to_owned()));
         assert!(matches!(&error, EngineError::Tensor { side: "outputs", .. }), "{error}");
         assert!(error.to_string().contains("[\"embeddings\"], wanted `logits`"), "{error}");
-        let error = refuse(|contract| contract.input.name = Some("x".to_owned()));
+        let error = refuse(|config| config.input.name = Some("x".to_owned()));
         assert!(matches!(&error, EngineError::Tensor { side: "inputs", .. }), "{error}");
 
         let zero = open("zero.onnx", &options).unwrap();
@@ -241,7 +241,7 @@ fn broken_files_are_named_with_what_is_wrong() {
     let folder = std::env::temp_dir().join(format!("retrievalguard-engines-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let options = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
-    let open = |path: &Path| match OnnxEmbedder::open(path, contract(), &options).unwrap_err() {
+    let open = |path: &Path| match OnnxEmbedder::open(path, config(), &options).unwrap_err() {
         EngineError::File(error) => error,
         error => panic!("{error}"),
     };

@@ -17,10 +17,10 @@ use retrievalguard::certificate::{CertificateName, Radius, Verdict};
 use retrievalguard::gallery::{Gallery, Metric};
 use retrievalguard::storage::manifest::Provenance;
 use retrievalguard::{NormBound, Sigma};
-use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, open};
 use retrievalguard_encoder::engine::{Engine, EngineOptions, ModelFacts, OnnxEmbedder, StoredNetwork};
 use retrievalguard_encoder::experiment::Plan;
+use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::table::gallery_file::{export_parquet, import_parquet, read_labels};
 use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, Unverified};
@@ -238,7 +238,7 @@ fn no_damaged_network_or_configuration_makes_a_reader_panic_hang_or_fill_the_mem
     let text = |bytes: &[u8], read: &dyn Fn(&str) -> Reading| {
         std::str::from_utf8(bytes).map_or(Reading::Refused, read)
     };
-    let contract = Contract::read(&reference("models/encoder.toml")).unwrap();
+    let config = ModelConfig::read(&reference("models/encoder.toml")).unwrap();
     let timm = r#"{"architecture": "resnet50", "num_classes": 0, "pretrained_cfg": {"input_size": [3, 224, 224],
         "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "interpolation": "bicubic", "crop_pct": 0.875,
         "crop_mode": "center"}}"#;
@@ -273,7 +273,7 @@ fn no_damaged_network_or_configuration_makes_a_reader_panic_hang_or_fill_the_mem
             read: &|bytes| {
                 fs::write(&model, bytes).unwrap();
                 let options = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
-                OnnxEmbedder::open(&model, contract.clone(), &options).into()
+                OnnxEmbedder::open(&model, config.clone(), &options).into()
             },
         },
         Kind {
@@ -281,14 +281,14 @@ fn no_damaged_network_or_configuration_makes_a_reader_panic_hang_or_fill_the_mem
             seeds: examples(&["models/encoder.toml"]),
             allowance: BUFFERS,
             repair: None,
-            read: &|bytes| text(bytes, &|text| Contract::from_toml(text).into()),
+            read: &|bytes| text(bytes, &|text| ModelConfig::from_toml(text).into()),
         },
         Kind {
             name: "timm's config.json",
             seeds: vec![timm.into()],
             allowance: BUFFERS,
             repair: None,
-            read: &|bytes| text(bytes, &|text| Contract::from_timm(text).into()),
+            read: &|bytes| text(bytes, &|text| ModelConfig::from_timm(text).into()),
         },
         Kind {
             name: "experiment",

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use retrievalguard::Seed;
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
-use retrievalguard_encoder::contract::Contract;
+use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::RgbPicture;
 use retrievalguard_encoder::resize::{Interpolation, PassOrder, Preparation, Resize};
 
@@ -34,7 +34,7 @@ pub enum ThumbnailError {
         picture: String,
         /// How many it has.
         found: usize,
-        /// How many the contract asks for.
+        /// How many the model config asks for.
         wanted: usize,
     },
     /// The pixels could not be written.
@@ -87,11 +87,11 @@ impl Thumbnail {
     pub fn perturbed(
         name: &str,
         values: &[f32],
-        contract: &Contract,
+        config: &ModelConfig,
         radius: f64,
         seed: Seed,
     ) -> Result<Self, ThumbnailError> {
-        let [channels, height, width] = contract.picture_shape();
+        let [channels, height, width] = config.picture_shape();
         if values.len() != channels * height * width {
             return Err(ThumbnailError::Values {
                 picture: name.to_owned(),
@@ -116,8 +116,8 @@ impl Thumbnail {
     }
 
     /// The encoder's input, every pixel of it; what leaves `[0, 1]` is cut off for the eye alone.
-    pub fn of_input(name: &str, values: &[f32], contract: &Contract) -> Result<Self, ThumbnailError> {
-        let [channels, height, width] = contract.picture_shape();
+    pub fn of_input(name: &str, values: &[f32], config: &ModelConfig) -> Result<Self, ThumbnailError> {
+        let [channels, height, width] = config.picture_shape();
         if values.len() != channels * height * width {
             return Err(ThumbnailError::Values {
                 picture: name.to_owned(),
@@ -214,9 +214,9 @@ fn interleaved(planes: &[f32], channels: usize, plane: usize) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn contract(channels: usize, side: usize) -> Contract {
+    fn config(channels: usize, side: usize) -> ModelConfig {
         let numbers = vec!["0.5"; channels].join(", ");
-        Contract::from_toml(&format!(
+        ModelConfig::from_toml(&format!(
             "[input]\nchannels = {channels}\nheight = {side}\nwidth = {side}\nmean = [{numbers}]\nstd = [{numbers}]\n\
              [resize]\nrule = \"shorter-side\"\nsize = {side}\ninterpolation = \"bilinear\"\n\
              [crop]\nrule = \"centre\"\n[output]\nnormalise = true\n"
@@ -238,19 +238,19 @@ mod tests {
     #[test]
     fn a_change_of_no_size_shows_the_picture_itself() {
         let values: Vec<f32> = (0..3 * 16).map(|place| place as f32 / 48.0).collect();
-        let shown = Thumbnail::perturbed("q", &values, &contract(3, 4), 0.0, Seed::new(0)).unwrap();
+        let shown = Thumbnail::perturbed("q", &values, &config(3, 4), 0.0, Seed::new(0)).unwrap();
         let plain = Thumbnail::encoded(4, 4, &interleaved(&values, 3, 16), Coding::Png).unwrap();
         assert_eq!(shown, plain);
-        let grey = Thumbnail::perturbed("q", &values[..16], &contract(1, 4), 0.0, Seed::new(0)).unwrap();
+        let grey = Thumbnail::perturbed("q", &values[..16], &config(1, 4), 0.0, Seed::new(0)).unwrap();
         assert_eq!((grey.width, grey.height, grey.piece), (4, 4, false));
     }
 
     #[test]
     fn of_a_large_input_the_centre_is_shown() {
         let values = vec![0.5; 3 * 100 * 100];
-        let shown = Thumbnail::perturbed("q", &values, &contract(3, 100), 1.0, Seed::new(0)).unwrap();
+        let shown = Thumbnail::perturbed("q", &values, &config(3, 100), 1.0, Seed::new(0)).unwrap();
         assert_eq!((shown.width, shown.height, shown.piece), (64, 64, true));
-        let refused = Thumbnail::perturbed("q", &values[1..], &contract(3, 100), 1.0, Seed::new(0));
+        let refused = Thumbnail::perturbed("q", &values[1..], &config(3, 100), 1.0, Seed::new(0));
         assert!(matches!(refused, Err(ThumbnailError::Values { found: 29_999, wanted: 30_000, .. })));
     }
 

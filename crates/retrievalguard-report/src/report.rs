@@ -74,7 +74,7 @@ pub struct Facts {
     pub digests: Vec<(String, String)>,
     /// The gallery, if it is still there.
     pub gallery: Option<GalleryFacts>,
-    /// Channels, rows and columns of the encoder's input, if its contract is still there.
+    /// Channels, rows and columns of the encoder's input, if its model config is still there.
     pub input: Option<[usize; 3]>,
 }
 

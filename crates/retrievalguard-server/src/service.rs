@@ -89,9 +89,9 @@ impl Service {
                 sigma: settings.sigma,
                 alpha: settings.alpha,
                 pilot: settings.pilot,
-                input: embedder.contract().picture_shape(),
+                input: embedder.model_config().picture_shape(),
                 model: embedder.facts().hash.clone(),
-                contract: embedder.contract().hash(),
+                contract: embedder.model_config().hash(),
             },
             admission: Arc::new(Admission::new(limits.queue, limits.per_client, limits.seconds)),
             permits: Permits::new(settings.threads.get()),
@@ -165,9 +165,9 @@ impl Service {
         let _permit = self.permits.take();
         let limits = PictureLimits { pixels: self.settings.limits.pixels, ..PictureLimits::default() };
         let picture = RgbPicture::from_bytes(name, bytes, &limits)?;
-        let contract = self.embedder.contract();
-        let prepared = contract.preparation().apply(name, &picture)?;
-        let pixels = input_values(contract, name, prepared)?;
+        let config = self.embedder.model_config();
+        let prepared = config.preparation().apply(name, &picture)?;
+        let pixels = input_values(config, name, prepared)?;
         let prepared = Prepared { identity: name.to_owned(), pixels };
         self.check(&prepared)?;
         Ok((Arc::new(prepared), Digest::of_bytes(bytes).to_string()))

@@ -154,7 +154,7 @@ pub(crate) struct Guarantees {
     pub(crate) input: [usize; 3],
     /// SHA-256 of the model file.
     pub(crate) model: String,
-    /// SHA-256 of the contract.
+    /// SHA-256 of the model config.
     pub(crate) contract: String,
 }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use retrievalguard_encoder::contract::Contract;
+use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::{PictureError, PixelBox, RgbPicture};
 use retrievalguard_encoder::pipeline::{PipelineError, input_values};
 use retrievalguard_encoder::resize::{Preparation, Resize, Size};
@@ -122,20 +122,20 @@ impl Augmentation {
 /// Makes the encoder's input out of pictures, for training and for evaluation.
 #[derive(Clone, Debug)]
 pub struct Viewer {
-    contract: Contract,
+    model_config: ModelConfig,
     augmentation: Augmentation,
 }
 
 impl Viewer {
     /// Views for an encoder.
-    pub fn new(contract: Contract, augmentation: Augmentation) -> Result<Self, ViewError> {
+    pub fn new(model_config: ModelConfig, augmentation: Augmentation) -> Result<Self, ViewError> {
         augmentation.check()?;
-        Ok(Self { contract, augmentation })
+        Ok(Self { model_config, augmentation })
     }
 
-    /// The encoder's contract.
-    pub fn contract(&self) -> &Contract {
-        &self.contract
+    /// The encoder's model config.
+    pub fn model_config(&self) -> &ModelConfig {
+        &self.model_config
     }
 
     /// A random view of a picture as channels of rows in `[0, 1]`; `identity` is the name that an error gives.
@@ -147,17 +147,17 @@ impl Viewer {
         picture: &RgbPicture,
         source: &mut RandomSource,
     ) -> Result<Vec<f32>, ViewError> {
-        let [_, height, width] = self.contract.picture_shape();
+        let [_, height, width] = self.model_config.picture_shape();
         let side = |length: usize| NonZeroUsize::new(length).expect("a picture has at least one pixel");
         let view = self.augmentation.choose(side(picture.width()), side(picture.height()), source);
         let preparation = Preparation {
             resize: Resize::Exact { height, width },
             crop: None,
-            ..self.contract.preparation()
+            ..self.model_config.preparation()
         };
         let prepared = preparation.apply(identity, &picture.cropped(identity, view.part)?)?;
         let Size { width, .. } = prepared.size;
-        let mut values = input_values(&self.contract, identity, prepared)?;
+        let mut values = input_values(&self.model_config, identity, prepared)?;
         if view.mirrored {
             values.chunks_exact_mut(width).for_each(<[f32]>::reverse);
         }
@@ -168,8 +168,8 @@ impl Viewer {
     ///
     /// Paper: Section 4.3, training parameters: centre crop for evaluation.
     pub fn evaluation(&self, identity: &str, picture: &RgbPicture) -> Result<Vec<f32>, ViewError> {
-        let prepared = self.contract.preparation().apply(identity, picture)?;
-        Ok(input_values(&self.contract, identity, prepared)?)
+        let prepared = self.model_config.preparation().apply(identity, picture)?;
+        Ok(input_values(&self.model_config, identity, prepared)?)
     }
 }
 

@@ -11,8 +11,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use retrievalguard::storage::atomic::{self, WriteError};
-use retrievalguard_encoder::contract::{
-    ChannelOrder, Contract, ContractFault, Crop, Input, Layout, Output, Resize,
+use retrievalguard_encoder::model_config::{
+    ChannelOrder, Crop, Input, Layout, ModelConfig, ModelConfigFault, Output, Resize,
 };
 use retrievalguard_encoder::resize::{Interpolation, PassOrder};
 
@@ -35,8 +35,8 @@ pub enum ExportError {
         tensor: String,
     },
     /// The pictures' preparation does not fit the network.
-    #[error("the encoder's contract is not usable")]
-    Contract(#[from] ContractFault),
+    #[error("the encoder's model config is not usable")]
+    ModelConfig(#[from] ModelConfigFault),
     /// The folder is not there and cannot be made.
     #[error("folder `{}` cannot be made", path.display())]
     Folder {
@@ -50,7 +50,7 @@ pub enum ExportError {
     Write(#[from] WriteError),
 }
 
-/// How pictures are brought to the network's size; goes into the contract.
+/// How pictures are brought to the network's size; goes into the model config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preparation {
     /// How a picture is scaled.
@@ -73,17 +73,20 @@ pub struct Exported {
     /// `encoder.onnx`.
     pub model: PathBuf,
     /// `encoder.toml`.
-    pub contract: PathBuf,
+    pub model_config: PathBuf,
 }
 
-/// The contract under which an exported network is run.
+/// The model config under which an exported network is run.
 ///
 /// The network's rows have length 1 up to rounding; the tool normalises them once more, so that the norm bound of 1
 /// holds without any tolerance.
-pub fn contract(config: &NetworkConfig, preparation: Preparation) -> Result<Contract, ContractFault> {
+pub fn model_config(
+    config: &NetworkConfig,
+    preparation: Preparation,
+) -> Result<ModelConfig, ModelConfigFault> {
     let PictureSize { channels, height, width } = config.picture;
     let Normalisation { mean, std } = config.normalisation();
-    let contract = Contract {
+    let model_config = ModelConfig {
         input: Input {
             name: Some(graph::INPUT.to_owned()),
             channels,
@@ -98,8 +101,8 @@ pub fn contract(config: &NetworkConfig, preparation: Preparation) -> Result<Cont
         crop: preparation.crop,
         output: Output { name: Some(graph::OUTPUT.to_owned()), normalise: true, norm_bound: None },
     };
-    contract.check()?;
-    Ok(contract)
+    model_config.check()?;
+    Ok(model_config)
 }
 
 /// Writes `encoder.onnx` and `encoder.toml` into a folder, each of them completely or not at all.
@@ -124,10 +127,10 @@ fn write(
     preparation: Preparation,
     folder: &Path,
 ) -> Result<Exported, ExportError> {
-    let contract = contract(network.config(), preparation)?;
+    let model_config = model_config(network.config(), preparation)?;
     let model = graph::encode(network, rows)?;
     fs::create_dir_all(folder).map_err(|source| ExportError::Folder { path: folder.to_owned(), source })?;
-    let exported = Exported { model: folder.join("encoder.onnx"), contract: folder.join("encoder.toml") };
+    let exported = Exported { model: folder.join("encoder.onnx"), model_config: folder.join("encoder.toml") };
     let config = network.config();
     let length = match rows {
         Rows::Embeddings => config.dimension,
@@ -139,7 +142,7 @@ fn write(
         env!("CARGO_PKG_VERSION")
     );
     atomic::write(&exported.model, &model)?;
-    atomic::write(&exported.contract, (title + &contract.to_toml()).as_bytes())?;
+    atomic::write(&exported.model_config, (title + &model_config.to_toml()).as_bytes())?;
     Ok(exported)
 }
 

@@ -61,7 +61,7 @@ impl BatchLoader {
     pub fn load(&self, step: u64) -> Result<Batch, ViewError> {
         let (epoch, number) = (step / self.plan.batches_per_epoch(), step % self.plan.batches_per_epoch());
         let positions = self.plan.positions(epoch, number);
-        let [channels, height, width] = self.viewer.contract().picture_shape();
+        let [channels, height, width] = self.viewer.model_config().picture_shape();
         let values = channels * height * width;
         let mut pixels = vec![0.0; positions.len() * values];
         for (slot, (&position, out)) in positions.iter().zip(pixels.chunks_exact_mut(values)).enumerate() {
@@ -104,13 +104,13 @@ impl BatchLoader {
 
 #[cfg(test)]
 mod tests {
-    use retrievalguard_encoder::contract::Contract;
     use retrievalguard_encoder::dataset::{PictureSource, Record, Role};
+    use retrievalguard_encoder::model_config::ModelConfig;
 
     use super::*;
     use crate::augment::Augmentation;
 
-    const CONTRACT: &str = r#"
+    const MODEL_CONFIG: &str = r#"
         [input]
         channels = 1
         height = 8
@@ -144,12 +144,12 @@ mod tests {
     fn loader(sigma: Option<f64>, seed: u64, records: Vec<Record>) -> Arc<BatchLoader> {
         let classes = Classes::new(&records);
         let seed = Seed::new(seed);
-        let contract = Contract::from_toml(CONTRACT).unwrap();
+        let model_config = ModelConfig::from_toml(MODEL_CONFIG).unwrap();
         Arc::new(BatchLoader {
             plan: BatchPlan::new(&classes, 2, 3, seed).unwrap(),
             pictures: PictureCache::new(records, 1 << 20),
             classes,
-            viewer: Viewer::new(contract, Augmentation::default()).unwrap(),
+            viewer: Viewer::new(model_config, Augmentation::default()).unwrap(),
             sigma: sigma.map(|sigma| Sigma::new(sigma).unwrap()),
             seed,
         })

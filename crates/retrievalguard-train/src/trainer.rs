@@ -17,9 +17,9 @@ use std::{fmt, fs};
 use burn::tensor::Device;
 use retrievalguard::Excess;
 use retrievalguard::storage::digest::Digest;
-use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{BrokenPictures, Record};
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
+use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::pipeline::{Observer, data_set_digest};
 use retrievalguard_encoder::recall::{Recall, RecallError, Smoothing, recall_at_1};
 use serde::Serialize;
@@ -31,7 +31,7 @@ use crate::augment::Viewer;
 use crate::backend::Backend;
 use crate::batches::{BatchPlan, Classes};
 use crate::checkpoint::{Checkpoint, Place};
-use crate::export::{ExportError, contract, export, export_features};
+use crate::export::{ExportError, export, export_features, model_config};
 use crate::loading::BatchLoader;
 use crate::network::{Network, Statistics};
 use crate::picture_cache::PictureCache;
@@ -181,8 +181,9 @@ pub fn train(
     let batch = &recipe.batch;
     let seed = recipe.seed();
     let plan = BatchPlan::new(&classes, batch.classes, batch.pictures, seed)?;
-    let contract = contract(&recipe.network_config(), recipe.preparation()).map_err(ExportError::from)?;
-    let viewer = Viewer::new(contract, recipe.augmentation())?;
+    let model_config =
+        model_config(&recipe.network_config(), recipe.preparation()).map_err(ExportError::from)?;
+    let viewer = Viewer::new(model_config, recipe.augmentation())?;
     let inputs = Inputs {
         pictures: data_set_digest(&records),
         weights: request.weights.map(digest_of_weights).transpose()?,
@@ -420,7 +421,7 @@ impl Run<'_> {
     /// Recall@1 of an exported encoder on the held-out pictures.
     fn recall(&self, model: &Path) -> Result<Recall, TrainError> {
         let recipe = self.request.recipe;
-        let embedder = OnnxEmbedder::open(model, Contract::for_model(model)?, self.request.engine)?;
+        let embedder = OnnxEmbedder::open(model, ModelConfig::for_model(model)?, self.request.engine)?;
         let smoothing = Smoothing {
             sigma: recipe.evaluation_sigma(),
             samples: recipe.evaluation.samples,

@@ -12,9 +12,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 use retrievalguard::attack::{Cloud, Mode, Slopes};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{Embedder, EmbedderFailure, Seed};
-use retrievalguard_encoder::contract::{ChannelOrder, Contract, Layout};
 use retrievalguard_encoder::engine::{StoredNetwork, StoredTensor};
 use retrievalguard_encoder::graph::ModelFileError;
+use retrievalguard_encoder::model_config::{ChannelOrder, Layout, ModelConfig};
 
 use crate::export::PRODUCER;
 use crate::network::{
@@ -56,10 +56,10 @@ pub enum WhiteBoxError {
     },
     /// The pictures are laid out in another way than trained networks take them.
     #[error(
-        "the contract of model `{}` has layout {layout:?} and channel order {order:?}, wanted Nchw and Rgb",
+        "the config of model `{}` has layout {layout:?} and channel order {order:?}, wanted Nchw and Rgb",
         path.display()
     )]
-    Contract {
+    ModelConfig {
         /// The model.
         path: PathBuf,
         /// Its layout.
@@ -91,15 +91,15 @@ pub struct WhiteBox {
 
 impl WhiteBox {
     /// Rebuilds the network of an exported encoder.
-    pub fn open(model: &Path, contract: &Contract) -> Result<Self, WhiteBoxError> {
+    pub fn open(model: &Path, model_config: &ModelConfig) -> Result<Self, WhiteBoxError> {
         let stored = StoredNetwork::read(model)?;
         if stored.producer != PRODUCER {
             return Err(WhiteBoxError::Foreign { path: model.to_owned(), found: stored.producer });
         }
-        let input = &contract.input;
+        let input = &model_config.input;
         if input.layout != Layout::Nchw || input.channel_order != ChannelOrder::Rgb {
             let (layout, order) = (input.layout, input.channel_order);
-            return Err(WhiteBoxError::Contract { path: model.to_owned(), layout, order });
+            return Err(WhiteBoxError::ModelConfig { path: model.to_owned(), layout, order });
         }
         let tensors: HashMap<&str, &StoredTensor> =
             stored.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();

@@ -30,8 +30,8 @@ use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::lock::LockError;
 use retrievalguard::storage::manifest::StorageError;
 use retrievalguard::storage::sealed::SealError;
-use retrievalguard_encoder::contract::ContractError;
 use retrievalguard_encoder::engine::EngineError;
+use retrievalguard_encoder::model_config::ModelConfigError;
 use retrievalguard_encoder::picture::PictureError;
 use retrievalguard_encoder::pipeline::PipelineError;
 
@@ -194,9 +194,9 @@ pub enum WorkerError {
     /// The encoder does not run here.
     #[error(transparent)]
     Encoder(#[from] EngineError),
-    /// The contract cannot be read.
+    /// The model config cannot be read.
     #[error(transparent)]
-    Contract(#[from] ContractError),
+    ModelConfig(#[from] ModelConfigError),
     /// The gallery cannot be read.
     #[error(transparent)]
     Gallery(#[from] StorageError),

@@ -21,7 +21,7 @@ pub const SHARED_FORMAT: u32 = 2;
 
 pub(crate) const MANIFEST: &str = "shared.json";
 pub(crate) const MODEL: &str = "model.onnx";
-pub(crate) const CONTRACT: &str = "contract.toml";
+pub(crate) const MODEL_CONFIG: &str = "contract.toml";
 pub(crate) const GALLERY: &str = "gallery";
 pub(crate) const GALLERY_FILES: [&str; 3] = ["vectors.npy", "items.jsonl", "manifest.json"];
 pub(crate) const PARTS: &str = "parts";
@@ -46,7 +46,7 @@ pub struct RunManifest {
     pub notes: Notes,
     /// The encoder's file.
     pub model: FileRecord,
-    /// The contract's file.
+    /// The model config's file.
     pub contract: FileRecord,
     /// The gallery's files, in the order of their names in the layout.
     pub gallery: Vec<FileRecord>,

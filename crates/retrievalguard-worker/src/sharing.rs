@@ -10,7 +10,7 @@ use retrievalguard_encoder::dataset::{BrokenPictures, PictureSource, Record};
 use retrievalguard_encoder::pipeline::{CertifyPlan, CertifyRequest, Observer};
 
 use crate::manifest::{
-    CONTRACT, GALLERY, GALLERY_FILES, MANIFEST, MODEL, SHARED_FORMAT, picture_name, record,
+    GALLERY, GALLERY_FILES, MANIFEST, MODEL, MODEL_CONFIG, SHARED_FORMAT, picture_name, record,
 };
 use crate::store::aside;
 use crate::task::Task;
@@ -40,7 +40,7 @@ pub fn share(
     }
     let plan = CertifyPlan::new(request)?;
     let model = read(sharing.model)?;
-    let contract = request.embedder.contract().to_toml().into_bytes();
+    let config = request.embedder.model_config().to_toml().into_bytes();
     let gallery = gallery_files(request, sharing.gallery)?;
     let total = request.queries.len();
     let mut queries = Vec::with_capacity(total);
@@ -64,7 +64,7 @@ pub fn share(
         namesakes: plan.namesakes,
         notes: sharing.notes,
         model: record(&model),
-        contract: record(&contract),
+        contract: record(&config),
         gallery: gallery.iter().map(|(_, bytes)| record(bytes)).collect(),
         queries,
     };
@@ -76,7 +76,7 @@ pub fn share(
         None => {}
     }
     store.put(MODEL, model)?;
-    store.put(CONTRACT, contract)?;
+    store.put(MODEL_CONFIG, config)?;
     for (name, bytes) in gallery {
         store.put(&format!("{GALLERY}/{name}"), bytes)?;
     }

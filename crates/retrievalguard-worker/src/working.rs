@@ -10,16 +10,18 @@ use retrievalguard::storage::atomic;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Picture, Smoother};
-use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
+use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::pipeline::{
     Asked, Observer, QueryCertifier, QueryOutcome, check_gallery, input_values,
 };
 use retrievalguard_encoder::run::EncoderDescription;
 
 use crate::in_turn::in_turn;
-use crate::manifest::{CONTRACT, GALLERY, GALLERY_FILES, MODEL, PARTS, checked, gallery_files, picture_name};
+use crate::manifest::{
+    GALLERY, GALLERY_FILES, MODEL, MODEL_CONFIG, PARTS, checked, gallery_files, picture_name,
+};
 use crate::part::{Part, RunKey};
 use crate::task::{Assignment, Piece, Task};
 use crate::{RunManifest, RunStore, WorkerError};
@@ -59,7 +61,7 @@ impl Tools {
             // What lies in a directory is used where it is, once it was looked at.
             Some(directory) => {
                 checked(store, MODEL, &manifest.model)?;
-                checked(store, CONTRACT, &manifest.contract)?;
+                checked(store, MODEL_CONFIG, &manifest.contract)?;
                 if whole {
                     gallery_files(store, manifest).try_for_each(|file| file.map(drop))?;
                 }
@@ -67,19 +69,19 @@ impl Tools {
             }
             None => fetch(store, manifest, options, whole)?,
         };
-        let contract = Contract::read(&folder.join(CONTRACT))?;
+        let config = ModelConfig::read(&folder.join(MODEL_CONFIG))?;
         // Whoever asks for no engine gets the run's, which is the only one that will do.
         let wanted = &manifest.run.encoder;
         let own = wanted.engine.split(' ').next().and_then(|word| word.parse().ok());
         let engine = EngineOptions { engine: options.engine.engine.or(own), ..options.engine.clone() };
-        let embedder = OnnxEmbedder::open(&folder.join(MODEL), contract, &engine)?;
+        let embedder = OnnxEmbedder::open(&folder.join(MODEL), config, &engine)?;
         let found = EncoderDescription::new(&embedder);
         if found.engine != wanted.engine {
             let (run, wanted) = (store.address().to_owned(), wanted.engine.clone());
             return Err(WorkerError::Engine { run, found: found.engine, wanted });
         }
         for (what, found, wanted) in
-            [("model", found.model, wanted.model), ("contract", found.contract, wanted.contract)]
+            [("model", found.model, wanted.model), ("model config", found.contract, wanted.contract)]
         {
             if found != wanted {
                 return Err(WorkerError::Other { run: store.address().to_owned(), what, found, wanted });
@@ -107,7 +109,7 @@ fn fetch(
 ) -> Result<PathBuf, WorkerError> {
     let root = options.cache.clone().unwrap_or_else(std::env::temp_dir);
     let folder = root.join(format!("retrievalguard-run-{:.16}", manifest.run.digest()));
-    let mut files = vec![(MODEL.to_owned(), manifest.model), (CONTRACT.to_owned(), manifest.contract)];
+    let mut files = vec![(MODEL.to_owned(), manifest.model), (MODEL_CONFIG.to_owned(), manifest.contract)];
     if whole {
         let names = GALLERY_FILES.iter().map(|name| format!("{GALLERY}/{name}"));
         files.extend(names.zip(manifest.gallery.iter().copied()));
@@ -210,9 +212,9 @@ impl Worker {
         let (manifest, embedder) = (&self.manifest, &self.tools.embedder);
         let query = &manifest.queries[task.query];
         let bytes = checked(&self.store, &picture_name(task.query), &query.picture)?;
-        let contract = embedder.contract();
+        let config = embedder.model_config();
         let prepared =
-            query.decode(&bytes).and_then(|picture| contract.preparation().apply(&query.identity, &picture));
+            query.decode(&bytes).and_then(|picture| config.preparation().apply(&query.identity, &picture));
         let prepared = match (prepared, manifest.broken()) {
             (Ok(prepared), _) => prepared,
             (Err(error), BrokenPictures::Skip) => {
@@ -220,7 +222,7 @@ impl Worker {
             }
             (Err(error), BrokenPictures::Fatal) => return Err(error.into()),
         };
-        let pixels = input_values(contract, &query.identity, prepared)?;
+        let pixels = input_values(config, &query.identity, prepared)?;
         let picture = Picture { identity: &query.identity, pixels: &pixels };
         let smoothed = manifest.smoothed()?;
         let smoother = Smoother::new(embedder, smoothed.procedure.sigma, smoothed.seed)

@@ -19,14 +19,14 @@ Picture = Union[PathLike, bytes, ArrayLike]
 
 
 class Encoder:
-    """An encoder in an ONNX file, under the contract that says how pictures are prepared for it.
+    """An encoder in an ONNX file, with the config that says how pictures are prepared for it.
 
     Parameters
     ----------
     model : path_like
         The ONNX file.
     contract : path_like, optional
-        Its contract, if it does not lie beside it as ``encoder.toml`` or ``config.json``.
+        Its config, if it does not lie beside it as ``encoder.toml`` or ``config.json``.
     engine : {"onnxruntime", "rten"}, optional
         onnxruntime if it is installed, otherwise the built-in rten.
     threads : int, optional
@@ -101,7 +101,7 @@ class Encoder:
         return self._encoder.digest
 
     def prepare(self, picture: Union[PathLike, bytes, ArrayLike], identity: str = "picture") -> NDArray[np.float32]:
-        """Decodes, resizes and crops a picture as the contract says.
+        """Decodes, resizes and crops a picture as the model config says.
 
         Parameters
         ----------

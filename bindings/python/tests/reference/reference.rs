@@ -12,8 +12,8 @@ use retrievalguard::planner::Ceiling;
 use retrievalguard::{
     Alpha, Embedder, EmbedderFailure, Excess, NormBound, Picture, SampleCount, Samples, Seed, Sigma, Smoother,
 };
-use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder};
+use retrievalguard_encoder::model_config::ModelConfig;
 use serde_json::{Value, json};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -133,7 +133,7 @@ fn smoothed() -> Result<Value, Failure> {
 
 fn onnx(model: &Path) -> Result<Value, Failure> {
     let options = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
-    let encoder = OnnxEmbedder::open(model, Contract::for_model(model)?, &options)?;
+    let encoder = OnnxEmbedder::open(model, ModelConfig::for_model(model)?, &options)?;
     let pixels: Vec<f32> = (0..encoder.input_len()).map(|pixel| (pixel % 64) as f32 / 64.0).collect();
     let smoother = Smoother::new(&encoder, Sigma::new(0.1)?, Seed::new(3));
     let samples = smoother.samples(&Picture { identity: "ramp", pixels: &pixels }, Stage::Pilot, 0..4)?;

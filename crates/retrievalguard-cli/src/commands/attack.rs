@@ -221,7 +221,7 @@ fn targets(
 /// The network behind an encoder that was trained here, once it was seen to be the same.
 #[cfg(feature = "train")]
 pub(super) fn own_network(model: &Path, embedder: &OnnxEmbedder) -> Result<WhiteBox, WhiteBoxError> {
-    let network = WhiteBox::open(model, embedder.contract())?;
+    let network = WhiteBox::open(model, embedder.model_config())?;
     network.check(embedder)?;
     Ok(network)
 }

@@ -21,8 +21,8 @@ use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, Tables, used, write_run};
 use retrievalguard_encoder::pipeline::{
-    CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery, contract_difference,
-    data_set_digest,
+    CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery, data_set_digest,
+    model_config_difference,
 };
 use retrievalguard_encoder::table::ResultTable;
 use retrievalguard_worker::{Notes, RunStore, Sharing, share};
@@ -45,7 +45,7 @@ pub(crate) struct CertifyArgs {
     /// Encoder in ONNX
     #[arg(long, value_name = "FILE", required_unless_present = "samples_file")]
     model: Option<PathBuf>,
-    /// Contract of the encoder, if it does not lie beside it as encoder.toml or config.json
+    /// Model config of the encoder, if it does not lie beside it as encoder.toml or config.json
     #[arg(long, value_name = "FILE")]
     contract: Option<PathBuf>,
     /// Directory for the table, the journal and the log
@@ -180,7 +180,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         batch: arguments.engine.batch,
     };
     let checked = check_gallery(&stored, request.gallery_name, &embedder, sigma);
-    checked.map_err(|error| with_contract(error, gallery, &embedder))?;
+    checked.map_err(|error| with_config_difference(error, gallery, &embedder))?;
     let tables =
         Tables { jsonl: arguments.jsonl, tsv: arguments.tsv, recall_at_k: arguments.top_k.get() > 1 };
     let described = (queries.as_path(), arguments.data.format().name(), arguments.data.boxes());
@@ -245,13 +245,17 @@ fn share_run(
     Ok(())
 }
 
-/// Adds to a mismatch in which fields the contracts differ, where the gallery has kept its own.
-pub(super) fn with_contract(error: PipelineError, gallery: &Path, embedder: &OnnxEmbedder) -> anyhow::Error {
-    let difference = contract_difference(gallery, embedder.contract());
+/// Adds to a mismatch in which fields the model configs differ, where the gallery has kept its own.
+pub(super) fn with_config_difference(
+    error: PipelineError,
+    gallery: &Path,
+    embedder: &OnnxEmbedder,
+) -> anyhow::Error {
+    let difference = model_config_difference(gallery, embedder.model_config());
     let error = anyhow::Error::from(error);
     match difference {
         Some(difference) => {
-            error.context(format!("gallery `{}` has another contract: {difference}", gallery.display()))
+            error.context(format!("gallery `{}` has another model config: {difference}", gallery.display()))
         }
         None => error,
     }

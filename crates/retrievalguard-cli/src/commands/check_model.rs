@@ -50,11 +50,11 @@ pub(super) fn run(arguments: &CheckModelArgs, out: &mut dyn Write) -> anyhow::Re
     if arguments.reference.is_none() {
         records.truncate(64);
     }
-    let loader = Loader::new(&records, embedder.contract().preparation(), arguments.data.broken());
+    let loader = Loader::new(&records, embedder.model_config().preparation(), arguments.data.broken());
     let mut values = Vec::new();
     for loaded in &loader {
         let loaded = loaded.map_err(PipelineError::from)?;
-        values.extend(input_values(embedder.contract(), &loaded.record.identity, loaded.picture)?);
+        values.extend(input_values(embedder.model_config(), &loaded.record.identity, loaded.picture)?);
     }
     let skipped = loader.into_skipped().into_iter();
     let skipped: Vec<_> = skipped.map(|picture| (picture.identity, picture.error.to_string())).collect();

@@ -35,8 +35,8 @@ use crate::progress::Progress;
 /// The encoder that ships with the program.
 const ENCODER: &[u8] = include_bytes!("../../demo/encoder.onnx");
 
-/// Its contract.
-const CONTRACT: &[u8] = include_bytes!("../../demo/encoder.toml");
+/// Its model config.
+const MODEL_CONFIG: &[u8] = include_bytes!("../../demo/encoder.toml");
 
 /// The recipe that made it from the catalogue.
 #[cfg(feature = "train")]
@@ -180,7 +180,7 @@ fn refuse_foreign(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts the encoder and its contract where the directory wants them: trained here, or those that ship with the program.
+/// Puts the encoder and its model config where the directory wants them: trained here, or those that ship with the program.
 fn provide_encoder(arguments: &DemoArgs, places: &Places) -> anyhow::Result<()> {
     #[cfg(feature = "train")]
     if arguments.train {
@@ -193,11 +193,11 @@ fn provide_encoder(arguments: &DemoArgs, places: &Places) -> anyhow::Result<()> 
     }
     #[cfg(not(feature = "train"))]
     let _ = arguments;
-    write_encoder(&places.encoder, ENCODER, CONTRACT)
+    write_encoder(&places.encoder, ENCODER, MODEL_CONFIG)
 }
 
-fn write_encoder(model: &Path, encoder: &[u8], contract: &[u8]) -> anyhow::Result<()> {
-    for (path, bytes) in [(model.to_owned(), encoder), (model.with_extension("toml"), contract)] {
+fn write_encoder(model: &Path, encoder: &[u8], config: &[u8]) -> anyhow::Result<()> {
+    for (path, bytes) in [(model.to_owned(), encoder), (model.with_extension("toml"), config)] {
         if fs::read(&path).ok().as_deref() != Some(bytes) {
             atomic::write(&path, bytes)?;
         }
@@ -228,7 +228,7 @@ fn encoder_digest(arguments: &DemoArgs) -> Value {
     }
     #[cfg(not(feature = "train"))]
     let _ = arguments;
-    json!({ "model": Digest::of_bytes(ENCODER), "contract": Digest::of_bytes(CONTRACT) })
+    json!({ "model": Digest::of_bytes(ENCODER), "contract": Digest::of_bytes(MODEL_CONFIG) })
 }
 
 /// What decides the results of a demo, but for the engine, which the journals know.
@@ -334,7 +334,7 @@ fn show(
         ("the same as JSON lines", places.certificates.join("certificates.jsonl")),
         ("gallery", places.gallery.clone()),
         ("pictures", places.pictures.clone()),
-        ("encoder and its contract", places.encoder.clone()),
+        ("encoder and its config", places.encoder.clone()),
     ] {
         writeln!(out, "  {what:<25} {}", shown(&path))?;
     }

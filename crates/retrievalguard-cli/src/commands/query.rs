@@ -17,7 +17,7 @@ use retrievalguard_encoder::pipeline::{check_gallery, input_values};
 use retrievalguard_server::secret_seed;
 use serde_json::json;
 
-use super::certify::with_contract;
+use super::certify::with_config_difference;
 use super::certify_samples::words;
 use crate::arguments::{ModelArgs, sigma_for};
 
@@ -80,14 +80,14 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     let embedder = arguments.model.open()?;
     let name = arguments.gallery.display().to_string();
     let checked = check_gallery(&stored, &name, &embedder, sigma);
-    checked.map_err(|error| with_contract(error, &arguments.gallery, &embedder))?;
+    checked.map_err(|error| with_config_difference(error, &arguments.gallery, &embedder))?;
     for count in [arguments.pilot, arguments.samples] {
         Samples::check_memory(count.get(), embedder.dimension())?;
     }
     let identity = arguments.picture.display().to_string();
     let picture = RgbPicture::from_path(&arguments.picture, &PictureLimits::default())?;
-    let prepared = embedder.contract().preparation().apply(&identity, &picture)?;
-    let pixels = input_values(embedder.contract(), &identity, prepared)?;
+    let prepared = embedder.model_config().preparation().apply(&identity, &picture)?;
+    let pixels = input_values(embedder.model_config(), &identity, prepared)?;
     // The seed is drawn after the picture is here, so that nobody could aim at the noise.
     let seed = arguments.seed.map_or_else(secret_seed, Ok)?;
     let smoother = Smoother::new(&embedder, sigma, seed)
@@ -162,7 +162,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             "rule": rule,
             "items": items,
             "model": embedder.facts().hash,
-            "contract": embedder.contract().hash(),
+            "contract": embedder.model_config().hash(),
             "engine": embedder.report(),
         });
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;

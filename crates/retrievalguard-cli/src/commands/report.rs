@@ -13,8 +13,8 @@ use retrievalguard::gallery::Metric;
 use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard::storage::manifest::{GalleryDirectory, SeedRecord};
 use retrievalguard::storage::sealed::{SealError, unseal};
-use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, open};
+use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::run_files::TABLE_FILE;
 use retrievalguard_encoder::pipeline::{data_set_digest, input_values};
@@ -54,14 +54,10 @@ pub(super) fn run(arguments: &ReportArgs, out: &mut dyn Write) -> anyhow::Result
     let mut notes = Vec::new();
     let attack = read_attack(folder, &run, &mut notes)?;
     let gallery = available(run.gallery(), "Items of the gallery are shown without pictures", &mut notes);
-    let contract = available(contract(&run), "Changed pictures are not shown", &mut notes);
+    let config = available(model_config(&run), "Changed pictures are not shown", &mut notes);
     let records = available(run.remaining_records(), "Queries are shown without pictures", &mut notes);
-    let album = Album {
-        run: &run,
-        gallery: gallery.as_ref(),
-        contract: contract.as_ref(),
-        records: records.as_deref(),
-    };
+    let album =
+        Album { run: &run, gallery: gallery.as_ref(), config: config.as_ref(), records: records.as_deref() };
     let (pictures, missing) = album.pictures(arguments.most.get());
     if missing > 0 {
         notes.push(format!("{missing} pictures could not be read any more; their places are marked."));
@@ -69,7 +65,7 @@ pub(super) fn run(arguments: &ReportArgs, out: &mut dyn Write) -> anyhow::Result
     let report = Report {
         name: folder.display().to_string(),
         table: &run.table,
-        facts: facts(&run, finished(folder), gallery.as_ref(), contract.as_ref()),
+        facts: facts(&run, finished(folder), gallery.as_ref(), config.as_ref()),
         pictures,
         commands: commands(arguments, &run, gallery.as_ref())?,
         attack: attack.as_ref(),
@@ -136,25 +132,28 @@ fn read_attack(folder: &Path, run: &RunDirectory, notes: &mut Vec<String>) -> an
     Ok(Some(attack))
 }
 
-/// The contract that the queries were prepared by, and no other.
-fn contract(run: &RunDirectory) -> anyhow::Result<Contract> {
+/// The model config that the queries were prepared by, and no other.
+fn model_config(run: &RunDirectory) -> anyhow::Result<ModelConfig> {
     let model = &run.inputs.places.model;
-    let contract = match &run.inputs.places.contract {
-        Some(path) => Contract::read(path)?,
-        None => Contract::for_model(model)?,
+    let config = match &run.inputs.places.contract {
+        Some(path) => ModelConfig::read(path)?,
+        None => ModelConfig::for_model(model)?,
     };
-    let (found, wanted) = (contract.hash(), run.description.encoder.contract.to_string());
+    let (found, wanted) = (config.hash(), run.description.encoder.contract.to_string());
     if found != wanted {
-        bail!("the contract of `{}` has changed since the run: {found}, wanted {wanted}", model.display());
+        bail!(
+            "the model config of `{}` has changed since the run: {found}, wanted {wanted}",
+            model.display()
+        );
     }
-    Ok(contract)
+    Ok(config)
 }
 
 /// Where the pictures of a run are.
 struct Album<'a> {
     run: &'a RunDirectory,
     gallery: Option<&'a GalleryDirectory>,
-    contract: Option<&'a Contract>,
+    config: Option<&'a ModelConfig>,
     records: Option<&'a [Option<Record>]>,
 }
 
@@ -194,9 +193,9 @@ impl Album<'_> {
     fn query(&self, record: &Record, row: &ResultRow) -> (Option<Thumbnail>, Option<Thumbnail>) {
         let Ok(picture) = record.read(&PictureLimits::default()) else { return (None, None) };
         let radius = headline(&self.run.table).and_then(|name| row.certificates[&name].verdict.radius());
-        let perturbed = match (self.contract, radius) {
-            (Some(contract), Some(Radius::Finite(radius))) => {
-                self.perturbed(contract, record, &picture, radius).ok()
+        let perturbed = match (self.config, radius) {
+            (Some(config), Some(Radius::Finite(radius))) => {
+                self.perturbed(config, record, &picture, radius).ok()
             }
             _ => None,
         };
@@ -205,14 +204,14 @@ impl Album<'_> {
 
     fn perturbed(
         &self,
-        contract: &Contract,
+        config: &ModelConfig,
         record: &Record,
         picture: &RgbPicture,
         radius: f64,
     ) -> anyhow::Result<Thumbnail> {
-        let prepared = contract.preparation().apply(&record.identity, picture)?;
-        let values = input_values(contract, &record.identity, prepared)?;
-        Ok(Thumbnail::perturbed(&record.identity, &values, contract, radius, self.run.smoothed.seed)?)
+        let prepared = config.preparation().apply(&record.identity, picture)?;
+        let values = input_values(config, &record.identity, prepared)?;
+        Ok(Thumbnail::perturbed(&record.identity, &values, config, radius, self.run.smoothed.seed)?)
     }
 
     fn item(&self, gallery: &GalleryDirectory, identity: &str) -> Option<Thumbnail> {
@@ -237,7 +236,7 @@ fn facts(
     run: &RunDirectory,
     finished: Option<u64>,
     gallery: Option<&GalleryDirectory>,
-    contract: Option<&Contract>,
+    config: Option<&ModelConfig>,
 ) -> Facts {
     let (description, smoothed) = (&run.description, &run.smoothed);
     let procedure = &smoothed.procedure;
@@ -269,7 +268,7 @@ fn facts(
                 .samples
                 .and_then(|count| SampleCount::new(u64::from(count)).ok()),
         }),
-        input: contract.map(Contract::picture_shape),
+        input: config.map(ModelConfig::picture_shape),
     }
 }
 
@@ -338,12 +337,12 @@ fn index_command(run: &RunDirectory, gallery: &GalleryDirectory) -> Option<Strin
     if !same {
         return None;
     }
-    let contract = run.inputs.places.contract.as_ref().map(|path| format!(" --contract {}", quoted(path)));
+    let config = run.inputs.places.contract.as_ref().map(|path| format!(" --contract {}", quoted(path)));
     Some(format!(
         "retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{} --gallery {}",
         quoted(Path::new(pictures)),
         quoted(&run.inputs.places.model),
-        contract.unwrap_or_default(),
+        config.unwrap_or_default(),
         String::from(seed),
         if gallery.manifest.metric == Metric::Cosine { " --cosine" } else { "" },
         quoted(&run.inputs.places.gallery),

@@ -141,7 +141,7 @@ impl RunDirectory {
         let (found, wanted) = (EncoderDescription::new(&embedder), &self.description.encoder);
         for (what, found, wanted) in [
             ("the encoder", found.model, wanted.model),
-            ("the encoder's contract", found.contract, wanted.contract),
+            ("the encoder's model config", found.contract, wanted.contract),
         ] {
             if found != wanted {
                 bail!("{what} of `{}` has changed since the run: {found}, wanted {wanted}", model.display());
@@ -174,8 +174,8 @@ pub(super) fn certificate_of(
 
 /// A picture as the encoder takes it.
 pub(super) fn pixels_of(record: &Record, embedder: &OnnxEmbedder) -> anyhow::Result<Vec<f32>> {
-    let contract = embedder.contract();
+    let config = embedder.model_config();
     let picture = record.read(&PictureLimits::default())?;
-    let prepared = contract.preparation().apply(&record.identity, &picture)?;
-    Ok(input_values(contract, &record.identity, prepared)?)
+    let prepared = config.preparation().apply(&record.identity, &picture)?;
+    Ok(input_values(config, &record.identity, prepared)?)
 }

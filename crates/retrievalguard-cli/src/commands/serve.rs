@@ -15,7 +15,7 @@ use retrievalguard::{Alpha, SampleCount, Sigma};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_server::{Limits, OpenError, Serving, Settings, SharedSlopes, Stop, Tokens};
 
-use super::certify::with_contract;
+use super::certify::with_config_difference;
 use crate::arguments::{ModelArgs, sigma_for, up_to};
 
 #[derive(clap::Args, Debug)]
@@ -164,7 +164,7 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
     let address = SocketAddr::new(arguments.host, arguments.port);
     let opened = Serving::open(address, settings, Arc::clone(&embedder), slopes);
     let serving = opened.map_err(|error| match error {
-        OpenError::Mismatch(error) => with_contract(error, gallery, &embedder),
+        OpenError::Mismatch(error) => with_config_difference(error, gallery, &embedder),
         other => other.into(),
     })?;
     stop_on_signals(serving.stop())?;

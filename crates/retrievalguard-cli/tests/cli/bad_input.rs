@@ -32,27 +32,27 @@ fn models_that_cannot_be_used_are_named() {
     index("model/zero.onnx").fails(1, &["length 0"]);
     fs::remove_dir_all(sandbox.path("gallery")).unwrap();
 
-    let contract = sandbox.text("model/encoder.toml");
-    let with_contract = |text: &str| {
+    let config = sandbox.text("model/encoder.toml");
+    let with_config = |text: &str| {
         sandbox.write("other.toml", text);
         index("model/convolutional.onnx --contract other.toml")
     };
-    let wide = contract.replace("width = 16", "width = 24").replace("size = 16", "size = 24");
-    with_contract(&wide).fails(2, &["has shape [batch, 3, 16, 16], the contract says [batch, 3, 16, 24]"]);
-    with_contract(&contract.replace("channels = 3", "channels = 2"))
-        .fails(2, &["contract `other.toml`", "`input.channels` is 2, wanted 1 or 3"]);
-    with_contract(&contract.replace("[crop]", "[corp]")).fails(2, &["contract `other.toml`", "corp"]);
+    let wide = config.replace("width = 16", "width = 24").replace("size = 16", "size = 24");
+    with_config(&wide).fails(2, &["has shape [batch, 3, 16, 16], the model config says [batch, 3, 16, 24]"]);
+    with_config(&config.replace("channels = 3", "channels = 2"))
+        .fails(2, &["model config `other.toml`", "`input.channels` is 2, wanted 1 or 3"]);
+    with_config(&config.replace("[crop]", "[corp]")).fails(2, &["model config `other.toml`", "corp"]);
     sandbox.write("alone/convolutional.onnx", whole);
-    index("alone/convolutional.onnx").fails(2, &["has no contract", "`alone/encoder.toml`"]);
+    index("alone/convolutional.onnx").fails(2, &["has no model config", "`alone/encoder.toml`"]);
     let line =
         format!("index pictures --gallery gallery {ENCODER} --onnxruntime /nowhere --engine onnxruntime");
     sandbox.run(&line).fails(2, &["no usable onnxruntime was found", "`/nowhere`"]);
     sandbox
         .run(&format!("index pictures --gallery gallery {ENCODER} --provider cuda"))
         .fails(2, &["`cuda` needs onnxruntime"]);
-    // Embeddings longer than the contract promises are refused, or projected by leave.
-    let loose = contract.replace("normalise = true", "normalise = false\nnorm_bound = 0.001");
-    with_contract(&loose).fails(2, &["norm", "0.001"]);
+    // Embeddings longer than the model config promises are refused, or projected by leave.
+    let loose = config.replace("normalise = true", "normalise = false\nnorm_bound = 0.001");
+    with_config(&loose).fails(2, &["norm", "0.001"]);
     assert!(!sandbox.path("gallery/manifest.json").exists());
 }
 
@@ -155,9 +155,9 @@ fn galleries_that_do_not_belong_to_the_queries_are_refused_with_the_reason() {
     sandbox.run(&query).fails(2, &["was smoothed with sigma 0.1, the queries with 0.25", leave]);
     sandbox.add_model("fixed_batch.onnx");
     certify("--model model/fixed_batch.onnx").fails(2, &["was embedded by model bb0d76124e03…", hint]);
-    let contract = sandbox.text("model/encoder.toml").replace("bilinear", "bicubic");
-    sandbox.write("other.toml", contract);
-    certify("--contract other.toml").fails(2, &["was prepared by contract", hint]);
+    let config = sandbox.text("model/encoder.toml").replace("bilinear", "bicubic");
+    sandbox.write("other.toml", config);
+    certify("--contract other.toml").fails(2, &["was prepared by model config", hint]);
     certify("--gallery pictures").fails(2, &["`pictures` has no manifest.json"]);
     certify("--gallery nowhere").fails(2, &["`nowhere` has no manifest.json"]);
     certify("--certificate half-moon").fails(2, &["`half-moon` is not a certificate", "or all"]);

@@ -278,9 +278,9 @@ fn a_sound_model_passes_and_one_that_mixes_its_batch_is_told_apart() {
             assert!(run.errors.starts_with(first), "{run}");
         }
     }
-    let contract =
+    let config =
         sandbox.text("model/encoder.toml").replace("normalise = true", "normalise = false\nnorm_bound = 10");
-    sandbox.write("loose.toml", contract);
+    sandbox.write("loose.toml", config);
     let line = "check-model pictures --engine rten --limit 6 --batch 4 --model model/batch_mean.onnx --contract loose.toml";
     sandbox
         .run(line)
@@ -346,7 +346,10 @@ fn exported_galleries_come_back_unchanged() {
     sandbox.run("import --npy e/v.npy --labels e/l.txt --identities e/i.txt --gallery npy").succeeds();
     let line =
         format!("certify pictures --gallery npy {ENCODER} --samples 50 --pilot 20 --limit 2 --out run");
-    sandbox.run(&line).succeeds().tells(&["gallery `npy` does not say its sigma, samples, model, contract"]);
+    sandbox
+        .run(&line)
+        .succeeds()
+        .tells(&["gallery `npy` does not say its sigma, samples, model, model config"]);
     sandbox.run("export gallery --clip-retrieval e/clip").fails(1, &["e/clip/img_emb", "already"]);
     sandbox.run("export gallery --npy x.npy").fails(2, &["--npy was given without --labels"]);
     sandbox.run("import --npy e/v.npy --gallery x").fails(2, &["--npy was given without --labels"]);
@@ -454,15 +457,15 @@ fn a_query_does_not_find_itself_unless_told_to() {
 }
 
 #[test]
-fn another_contract_is_refused_and_the_field_that_differs_is_named() {
+fn another_model_config_is_refused_and_the_field_that_differs_is_named() {
     let sandbox = Sandbox::indexed();
-    let contract = sandbox.text("model/encoder.toml").replace("bilinear", "bicubic");
-    sandbox.write("other.toml", contract);
+    let config = sandbox.text("model/encoder.toml").replace("bilinear", "bicubic");
+    sandbox.write("other.toml", config);
     for line in [
         format!("certify pictures --gallery gallery {ENCODER} --contract other.toml --out run"),
         format!("query pictures/class-0/0.png --gallery gallery {ENCODER} --contract other.toml"),
     ] {
-        let words = ["another contract", "resize.interpolation", "bilinear", "bicubic", "hint: "];
+        let words = ["another model config", "resize.interpolation", "bilinear", "bicubic", "hint: "];
         sandbox.run(&line).fails(2, &words);
     }
 }

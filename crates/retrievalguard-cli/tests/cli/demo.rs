@@ -61,7 +61,7 @@ fn a_demo_shows_every_certificate_and_continues_to_the_same_bytes() {
     let model = sandbox.bytes("retrievalguard-demo/encoder.toml");
     let changed = String::from_utf8_lossy(&model).replacen("size = 32", "size = 40", 1);
     sandbox.write("retrievalguard-demo/encoder.toml", &changed);
-    sandbox.run(explain).fails(2, &["contract of", "has changed since the run"]);
+    sandbox.run(explain).fails(2, &["model config of", "has changed since the run"]);
     fs::write(sandbox.path("retrievalguard-demo/encoder.toml"), model).unwrap();
 
     let bytes = sandbox.bytes(table);

@@ -17,8 +17,8 @@ use retrievalguard::storage::live::{Edit, LiveGallery};
 use retrievalguard::storage::manifest::{Engine, GalleryDirectory};
 use retrievalguard::storage::sample_cache::{SampleCache, SampleKey};
 use retrievalguard::{Excess, NormBound, Samples, Seed, Sigma};
-use retrievalguard_encoder::contract::Contract;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
+use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::pipeline::run_files::StoredRun;
 use retrievalguard_encoder::pipeline::{Observer, check_gallery};
 use retrievalguard_encoder::table::gallery_file::{
@@ -134,17 +134,17 @@ fn galleries(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
     }
 }
 
-/// The encoder and its contract, beside a gallery that was made with them.
+/// The encoder and its model config, beside a gallery that was made with them.
 fn encoders(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
     let (model, stored) = (sandbox.path("model/convolutional.onnx"), sandbox.path("gallery"));
     let stored = GalleryDirectory::read(&stored).unwrap();
     let open = || {
-        let contract = Contract::for_model(&model).map_err(|error| error.to_string())?;
+        let config = ModelConfig::for_model(&model).map_err(|error| error.to_string())?;
         let options = EngineOptions { engine: "rten".parse().ok(), ..EngineOptions::default() };
-        let embedder = OnnxEmbedder::open(&model, contract, &options).map_err(|error| error.to_string())?;
+        let embedder = OnnxEmbedder::open(&model, config, &options).map_err(|error| error.to_string())?;
         let sigma = Sigma::new(0.1).unwrap();
         check_gallery(&stored, "gallery", &embedder, sigma).map_err(|error| error.to_string())?;
-        Ok::<_, String>(embedder.contract().clone())
+        Ok::<_, String>(embedder.model_config().clone())
     };
     flip(tallies, "encoder.onnx", &model, open);
     flip(tallies, "encoder.toml", &sandbox.path("model/encoder.toml"), open);

@@ -78,8 +78,8 @@ fn what_is_gone_since_the_run_is_marked_and_what_is_wrong_is_refused() {
     assert!(page.contains("The command that made the gallery is not known"));
     assert!(!page.contains("retrievalguard index"));
 
-    let contract = sandbox.text("model/encoder.toml").replacen("normalise", "# another\nnormalise", 1);
-    sandbox.write("model/encoder.toml", contract.replacen("mean = [", "mean = [0.125, ", 1));
+    let config = sandbox.text("model/encoder.toml").replacen("normalise", "# another\nnormalise", 1);
+    sandbox.write("model/encoder.toml", config.replacen("mean = [", "mean = [0.125, ", 1));
     sandbox.run("report run").succeeds().tells(&["Changed pictures are not shown"]);
     fs::remove_dir_all(sandbox.path("gallery")).unwrap();
     sandbox.run("report run").succeeds().tells(&["Items of the gallery are shown without pictures"]);

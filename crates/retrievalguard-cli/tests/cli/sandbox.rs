@@ -55,7 +55,7 @@ impl Sandbox {
         fs::write(path, bytes).unwrap();
     }
 
-    /// Copies a model of the encoder crate's tests, and the contract, to `model/`.
+    /// Copies a model of the encoder crate's tests, and the model config, to `model/`.
     pub(crate) fn add_model(&self, name: &str) {
         let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../retrievalguard-encoder/tests/models");
         for file in [name, "encoder.toml"] {

@@ -137,8 +137,8 @@ pub enum EngineError {
         /// Its type.
         found: ElementType,
     },
-    /// The input does not have the contract's shape.
-    #[error("input `{tensor}` of model `{model}` has shape {found}, the contract says {wanted}")]
+    /// The input does not have the model config's shape.
+    #[error("input `{tensor}` of model `{model}` has shape {found}, the model config says {wanted}")]
     InputShape {
         /// The model.
         model: PathBuf,
@@ -146,7 +146,7 @@ pub enum EngineError {
         tensor: String,
         /// Its shape.
         found: String,
-        /// The contract's.
+        /// The model config's.
         wanted: String,
     },
     /// The output is not one vector per picture.

@@ -1,25 +1,27 @@
-//! Does a model fit its contract? Decided from the file alone, alike for every engine.
+//! Does a model fit its model config? Decided from the file alone, alike for every engine.
 
 use std::path::Path;
 
 use super::preparation::Preparation;
 use super::{Batch, EngineError, ModelFacts};
-use crate::contract::Contract;
 use crate::graph::{ElementType, Extent, TensorFacts, shape_text};
+use crate::model_config::ModelConfig;
 
 /// Checks name, type and shape of the input; returns how many pictures it takes.
 pub(super) fn check_input(
     model: &Path,
     facts: &ModelFacts,
-    contract: &Contract,
+    config: &ModelConfig,
 ) -> Result<Batch, EngineError> {
-    let name = contract.input.name.as_deref();
+    let name = config.input.name.as_deref();
     let tensor = facts.input(name).ok_or_else(|| EngineError::Tensor {
         model: model.to_owned(),
         side: "inputs",
         found: facts.inputs.iter().map(|input| input.name.clone()).collect(),
-        wanted: name
-            .map_or_else(|| "exactly one".to_owned(), |name| format!("`{name}` (the contract's input.name)")),
+        wanted: name.map_or_else(
+            || "exactly one".to_owned(),
+            |name| format!("`{name}` (the model config's input.name)"),
+        ),
     })?;
     if facts.inputs.len() != 1 {
         return Err(EngineError::Tensor {
@@ -30,7 +32,7 @@ pub(super) fn check_input(
         });
     }
     check_element(model, "input", tensor)?;
-    let axes = Preparation::new(contract).axes;
+    let axes = Preparation::new(config).axes;
     let Some(shape) = &tensor.shape else { return Ok(Batch::Any) };
     let fits = shape.len() == 4 && shape[1..].iter().zip(axes).all(|(extent, length)| extent.accepts(length));
     if !fits {
@@ -52,16 +54,16 @@ pub(super) fn check_input(
 pub(super) fn check_output<'f>(
     model: &Path,
     facts: &'f ModelFacts,
-    contract: &Contract,
+    config: &ModelConfig,
 ) -> Result<&'f TensorFacts, EngineError> {
-    let name = contract.output.name.as_deref();
+    let name = config.output.name.as_deref();
     let tensor = facts.output(name).ok_or_else(|| EngineError::Tensor {
         model: model.to_owned(),
         side: "outputs",
         found: facts.outputs.iter().map(|output| output.name.clone()).collect(),
         wanted: name.map_or_else(
             || "at least one".to_owned(),
-            |name| format!("`{name}` (the contract's output.name)"),
+            |name| format!("`{name}` (the model config's output.name)"),
         ),
     })?;
     check_element(model, "output", tensor)?;

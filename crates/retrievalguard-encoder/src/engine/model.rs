@@ -7,8 +7,8 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use crate::contract::hexadecimal;
 use crate::graph::{Model, ModelFileError, TensorFacts};
+use crate::model_config::hexadecimal;
 
 mod stored;
 

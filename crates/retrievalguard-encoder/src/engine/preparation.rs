@@ -1,6 +1,6 @@
 //! What happens to the numbers before and after the network.
 
-use crate::contract::{ChannelOrder, Contract, Layout};
+use crate::model_config::{ChannelOrder, Layout, ModelConfig};
 
 /// From pixels in `[0, 1]` to the numbers that a model was trained on.
 #[derive(Clone, Debug)]
@@ -17,8 +17,8 @@ pub(super) struct Preparation {
 }
 
 impl Preparation {
-    pub(super) fn new(contract: &Contract) -> Self {
-        let input = &contract.input;
+    pub(super) fn new(config: &ModelConfig) -> Self {
+        let input = &config.input;
         let axes = match input.layout {
             Layout::Nchw => [input.channels, input.height, input.width],
             Layout::Nhwc => [input.height, input.width, input.channels],
@@ -84,7 +84,7 @@ pub(super) fn l2_normalise(row: &mut [f32]) -> Result<(), ZeroNorm> {
 mod tests {
     use super::*;
 
-    fn contract(layout: Layout, channel_order: ChannelOrder) -> Contract {
+    fn config(layout: Layout, channel_order: ChannelOrder) -> ModelConfig {
         let text = r#"
             [input]
             channels = 3
@@ -99,10 +99,10 @@ mod tests {
             [output]
             normalise = true
         "#;
-        let mut contract = Contract::from_toml(text).unwrap();
-        contract.input.layout = layout;
-        contract.input.channel_order = channel_order;
-        contract
+        let mut config = ModelConfig::from_toml(text).unwrap();
+        config.input.layout = layout;
+        config.input.channel_order = channel_order;
+        config
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
             (Layout::Nhwc, ChannelOrder::Bgr, [-1.0, 0.0, 0.25, 7.0, 1.0, 0.5], [1, 2, 3]),
         ];
         for (layout, order, wanted, axes) in cases {
-            let preparation = Preparation::new(&contract(layout, order));
+            let preparation = Preparation::new(&config(layout, order));
             let mut prepared = [0.0; 12];
             preparation.apply(&[picture, picture].concat(), &mut prepared);
             assert_eq!(prepared[..6], wanted, "{layout:?} {order:?}");
@@ -127,8 +127,8 @@ mod tests {
     }
 
     #[test]
-    fn a_contract_that_changes_nothing_is_plain() {
-        let mut plain = contract(Layout::Nchw, ChannelOrder::Rgb);
+    fn a_config_that_changes_nothing_is_plain() {
+        let mut plain = config(Layout::Nchw, ChannelOrder::Rgb);
         plain.input.mean = vec![0.0; 3];
         plain.input.std = vec![1.0; 3];
         assert!(Preparation::new(&plain).plain);

@@ -28,7 +28,7 @@ const BESIDE: usize = 4;
 /// of pictures may begin to show at any of them.
 const OTHERS: [usize; 2] = [3, 8];
 
-/// What is tried: one model under its contract, in one session.
+/// What is tried: one model under its model config, in one session.
 pub(super) struct Trial<'a> {
     pub(super) model: &'a Path,
     pub(super) slot: &'a mut Slot,
@@ -196,9 +196,9 @@ impl Pictures {
 mod tests {
     use super::super::{Checked, Factory, Model, ModelFacts, Provider, Runtime, probe};
     use super::*;
-    use crate::contract::Contract;
     use crate::engine::rten::RtenModel;
     use crate::engine::{Engine, EngineOptions};
+    use crate::model_config::ModelConfig;
 
     fn model(name: &str) -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models").join(name)
@@ -211,7 +211,7 @@ mod tests {
         batch: Batch,
         attempt: impl FnOnce(&mut Trial<'_>) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        let preparation = Preparation::new(&Contract::for_model(path).unwrap());
+        let preparation = Preparation::new(&ModelConfig::for_model(path).unwrap());
         let mut slot = factory.slot().unwrap();
         let run = match batch {
             Batch::Any => FEWEST,

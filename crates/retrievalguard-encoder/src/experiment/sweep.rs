@@ -19,9 +19,9 @@ use serde_json::json;
 use super::plan::{EncoderPlan, Plan, Sweep};
 use super::results::{Results, Setting, TidyRow};
 use crate::check::Passes;
-use crate::contract::{Contract, ContractError};
 use crate::dataset::{BrokenPictures, Loader, Record};
 use crate::engine::{EngineError, EngineOptions, OnnxEmbedder};
+use crate::model_config::{ModelConfig, ModelConfigError};
 use crate::pipeline::{
     Entry, IndexRequest, Observer, PipelineError, Run, data_set_digest, index, input_values, replay,
 };
@@ -33,9 +33,9 @@ const ENDS: [u32; 5] = [100, 300, 1_000, 3_000, 10_000];
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SweepError {
-    /// An encoder's contract cannot be used.
+    /// An encoder's model config cannot be used.
     #[error(transparent)]
-    Contract(#[from] ContractError),
+    ModelConfig(#[from] ModelConfigError),
     /// An encoder cannot be run.
     #[error(transparent)]
     Encoder(#[from] EngineError),
@@ -108,8 +108,8 @@ pub fn sweep(
     let mut results = Results::default();
     for (place, (sigma, encoder)) in points.into_iter().enumerate() {
         let model = encoders.join(&encoder.model);
-        let contract = Contract::for_model(&model)?;
-        let embedder = OnnxEmbedder::open(&model, contract, laboratory.engine)?;
+        let config = ModelConfig::for_model(&model)?;
+        let embedder = OnnxEmbedder::open(&model, config, laboratory.engine)?;
         let bench = Bench { sweep, sigma, embedder: &embedder, data, laboratory };
         let gallery = bench.gallery(&Stretch { whole: observer, before: place * each, total })?;
         let before = place * each + data.gallery.len();
@@ -139,7 +139,7 @@ impl Bench<'_> {
     fn gallery(&self, observer: &dyn Observer) -> Result<GalleryDirectory, SweepError> {
         let description = json!({
             "model": self.embedder.facts().hash,
-            "contract": self.embedder.contract().hash(),
+            "contract": self.embedder.model_config().hash(),
             "engine": self.embedder.report().to_string(),
             "encoder_check": self.embedder.check(),
             "sigma": self.sigma,
@@ -175,7 +175,7 @@ impl Bench<'_> {
             "command": "experiment",
             "tool": env!("CARGO_PKG_VERSION"),
             "model": self.embedder.facts().hash,
-            "contract": self.embedder.contract().hash(),
+            "contract": self.embedder.model_config().hash(),
             "engine": self.embedder.report().to_string(),
             "encoder_check": self.embedder.check(),
             "sigma": self.sigma,
@@ -202,10 +202,10 @@ impl Bench<'_> {
         let mut entries: Vec<Option<Entry<Answer>>> = vec![None; queries.len()];
         replay(&records, &path, BrokenPictures::Fatal, &mut entries)?;
         let todo: Vec<usize> = (0..queries.len()).filter(|&position| entries[position].is_none()).collect();
-        let loader = Loader::new(queries, self.embedder.contract().preparation(), BrokenPictures::Fatal);
+        let loader = Loader::new(queries, self.embedder.model_config().preparation(), BrokenPictures::Fatal);
         let work = |position: usize| -> Result<Vec<u8>, PipelineError> {
             let loaded = loader.load(position)?;
-            let pixels = input_values(self.embedder.contract(), &loaded.record.identity, loaded.picture)?;
+            let pixels = input_values(self.embedder.model_config(), &loaded.record.identity, loaded.picture)?;
             let result = self.query(loaded.record, &pixels, gallery)?;
             Ok(Entry::Done { position, result }.line())
         };
@@ -296,7 +296,7 @@ impl Bench<'_> {
         let report = self.embedder.report();
         Some(SampleKey {
             model: self.embedder.facts().hash.parse().ok()?,
-            contract: self.embedder.contract().hash().parse().ok()?,
+            contract: self.embedder.model_config().hash().parse().ok()?,
             engine: Engine {
                 // Samples of an encoder that must run one by one are not those it gave in batches.
                 name: match self.embedder.check().passes {

@@ -97,7 +97,7 @@ pub fn attack(
         "seed": request.seed,
         "project": request.excess == Excess::Project,
         "model": embedder.facts().hash,
-        "contract": embedder.contract().hash(),
+        "contract": embedder.model_config().hash(),
         "engine": embedder.report().to_string(),
         "encoder_check": embedder.check(),
         "queries": data_set_digest(&records),
@@ -124,11 +124,11 @@ pub fn attack(
     if let Some(plain) = request.plain_gallery {
         attacker = attacker.plain_gallery(&plain.gallery);
     }
-    let loader = Loader::new(&records, embedder.contract().preparation(), BrokenPictures::Fatal);
+    let loader = Loader::new(&records, embedder.model_config().preparation(), BrokenPictures::Fatal);
     let journal = Run::new(journal, todo, total, observer).finish(request.threads, |position| {
         let target = &request.targets[position];
         let identity = &target.record.identity;
-        let pixels = input_values(embedder.contract(), identity, loader.load(position)?.picture)?;
+        let pixels = input_values(embedder.model_config(), identity, loader.load(position)?.picture)?;
         let label = gallery.label_named(&target.record.label);
         let question =
             Question::new(label.map_or(Positives::Absent, Positives::Label), target.excluded.clone());

@@ -256,13 +256,13 @@ pub fn certify(
         .batch(request.batch)
         .excess(request.excess)
         .threads(within);
-    let loader = Loader::new(request.queries, embedder.contract().preparation(), request.broken);
+    let loader = Loader::new(request.queries, embedder.model_config().preparation(), request.broken);
     let certifier = QueryCertifier::new(&plan.description.smoothed()?.procedure, request.gallery);
     let journal = Run::new(journal, todo, total, observer).finish(workers, |position| {
         let entry = match (loader.load(position), request.broken) {
             (Ok(loaded), _) => {
                 let Record { identity, label, .. } = loaded.record;
-                let pixels = input_values(embedder.contract(), identity, loaded.picture)?;
+                let pixels = input_values(embedder.model_config(), identity, loaded.picture)?;
                 let picture = Picture { identity, pixels: &pixels };
                 let asked = Asked { identity, label, excluded: &plan.excluded[position] };
                 let draw = |stage, range| Ok(smoother.samples(&picture, stage, range)?);
@@ -292,7 +292,7 @@ pub fn certify(
     plan.report(queries, outcomes, resumed)
 }
 
-/// Holds the gallery called `name` against queries of this encoder: same sigma, model, contract, dimension and norm bound.
+/// Holds the gallery called `name` against queries of this encoder: same sigma, model, model config, dimension and norm bound.
 pub fn check_gallery(
     gallery: &GalleryDirectory,
     name: &str,
@@ -304,7 +304,7 @@ pub fn check_gallery(
         dimension: embedder.dimension(),
         norm_bound: embedder.norm_bound(),
         model: embedder.facts().hash.parse().ok(),
-        contract: embedder.contract().hash().parse().ok(),
+        contract: embedder.model_config().hash().parse().ok(),
     };
     Ok(gallery.manifest.check_against(name, &queries)?)
 }

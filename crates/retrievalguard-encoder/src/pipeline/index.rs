@@ -13,7 +13,7 @@ use retrievalguard::{Embedder, Excess, Picture, Seed, Sigma, Smoother};
 use serde_json::json;
 
 use super::{
-    CHECK_FILE, CONTRACT_FILE, Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay,
+    CHECK_FILE, Entry, MODEL_CONFIG_FILE, Observer, PipelineError, Run, data_set_digest, input_values, replay,
 };
 use crate::dataset::{BrokenPictures, Loader, PictureSource, Record};
 use crate::engine::OnnxEmbedder;
@@ -71,7 +71,7 @@ pub fn index(
         "metric": request.metric,
         "project": request.excess == Excess::Project,
         "model": embedder.facts().hash,
-        "contract": embedder.contract().hash(),
+        "contract": embedder.model_config().hash(),
         "engine": report.to_string(),
         "encoder_check": embedder.check(),
         "data_set": data_set,
@@ -88,7 +88,7 @@ pub fn index(
     let resumed = replay(&records, &path, request.broken, &mut entries)?;
     let todo = (0..total).filter(|&position| entries[position].is_none()).collect();
 
-    let loader = Loader::new(request.records, embedder.contract().preparation(), request.broken);
+    let loader = Loader::new(request.records, embedder.model_config().preparation(), request.broken);
     let smoother =
         Smoother::new(embedder, request.sigma, request.seed).batch(request.batch).excess(request.excess);
     let run = Run::new(journal, todo, total, observer);
@@ -96,7 +96,7 @@ pub fn index(
         let entry = match (loader.load(position), request.broken) {
             (Ok(loaded), _) => {
                 let identity = &loaded.record.identity;
-                let pixels = input_values(embedder.contract(), identity, loaded.picture)?;
+                let pixels = input_values(embedder.model_config(), identity, loaded.picture)?;
                 let picture = Picture { identity, pixels: &pixels };
                 let vector: Vec<f32> = if request.samples == 0 {
                     smoother.clean(&picture)?
@@ -153,12 +153,12 @@ pub fn index(
         seed: (request.samples > 0).then_some(SeedRecord::Fixed(request.seed)),
         norm_bound: embedder.norm_bound(),
         model: embedder.facts().hash.parse().ok(),
-        contract: embedder.contract().hash().parse().ok(),
+        contract: embedder.model_config().hash().parse().ok(),
         engine: Some(Engine { name: report.engine.to_string(), version: report.version.clone() }),
         data_set: Some(data_set),
     };
     // Kept so that a later mismatch can say what differs; the manifest holds its digest.
-    write(&directory.join(CONTRACT_FILE), embedder.contract().to_toml().as_bytes())?;
+    write(&directory.join(MODEL_CONFIG_FILE), embedder.model_config().to_toml().as_bytes())?;
     let check = serde_json::to_string_pretty(embedder.check()).expect("a check is words");
     write(&directory.join(CHECK_FILE), format!("{check}\n").as_bytes())?;
     let manifest = GalleryDirectory::write(directory, &gallery, &paths, provenance)?;

@@ -108,7 +108,7 @@ pub struct Places {
     pub gallery: PathBuf,
     /// The encoder.
     pub model: PathBuf,
-    /// Its contract, if it does not lie beside it.
+    /// Its model config, if it does not lie beside it.
     pub contract: Option<PathBuf>,
 }
 
@@ -119,7 +119,7 @@ impl Places {
         (path, format, boxes): (&Path, &str, Boxes),
         gallery: &Path,
         model: &Path,
-        contract: Option<&Path>,
+        model_config: Option<&Path>,
     ) -> Result<Self, PipelineError> {
         let absolute = |path: &Path| std::path::absolute(path).map_err(|error| WriteError::new(path, error));
         Ok(Self {
@@ -130,7 +130,7 @@ impl Places {
             boxes: boxes.name().to_owned(),
             gallery: absolute(gallery)?,
             model: absolute(model)?,
-            contract: contract.map(absolute).transpose()?,
+            contract: model_config.map(absolute).transpose()?,
         })
     }
 }

@@ -109,7 +109,7 @@ pub(crate) async fn about(
     let snapshot = service.keeper.current();
     let (gallery, settings) = (snapshot.gallery(), &service.settings);
     let limits = &settings.limits;
-    let [channels, height, width] = service.embedder.contract().picture_shape();
+    let [channels, height, width] = service.embedder.model_config().picture_shape();
     let version = snapshot.version().to_owned();
     let name = settings.gallery.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
     Json(About {

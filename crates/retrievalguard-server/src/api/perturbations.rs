@@ -418,7 +418,7 @@ pub(crate) async fn picture(
     let drawn = tokio::task::spawn_blocking(move || {
         let _permit = service.permits.take();
         let (moved, _) = perturbation.at(size);
-        Thumbnail::of_input("perturbed", &moved.pixels, service.embedder.contract())
+        Thumbnail::of_input("perturbed", &moved.pixels, service.embedder.model_config())
     });
     let drawn = drawn.await.map_err(Problem::internal)?.map_err(Problem::internal)?;
     drop(turn);

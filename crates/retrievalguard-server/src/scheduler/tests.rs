@@ -108,13 +108,13 @@ fn shared_batches_give_every_query_the_bits_that_it_would_get_alone() {
 #[test]
 fn strangers_in_a_batch_do_not_reach_a_query_even_through_an_encoder_that_couples() {
     use retrievalguard_encoder::check::Passes;
-    use retrievalguard_encoder::contract::Contract;
     use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder};
+    use retrievalguard_encoder::model_config::ModelConfig;
 
     let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../retrievalguard-encoder/tests/models/dynamic_quantised.onnx");
     let options = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
-    let encoder = OnnxEmbedder::open(&model, Contract::for_model(&model).unwrap(), &options).unwrap();
+    let encoder = OnnxEmbedder::open(&model, ModelConfig::for_model(&model).unwrap(), &options).unwrap();
     assert_eq!(encoder.check().passes, Passes::OneByOne);
     let encoder = Arc::new(encoder);
     let pixels = encoder.input_len();

@@ -7,9 +7,9 @@ fn source(slot: u64) -> RandomSource {
     RandomSource::new(Seed::new(9), Purpose::View, Place { epoch: 0, step: 0, slot })
 }
 
-fn contract(channels: usize, height: usize, width: usize) -> Contract {
+fn model_config(channels: usize, height: usize, width: usize) -> ModelConfig {
     let numbers = |number: &str| vec![number; channels].join(", ");
-    Contract::from_toml(&format!(
+    ModelConfig::from_toml(&format!(
         r#"
         [input]
         channels = {channels}
@@ -98,7 +98,7 @@ fn the_whole_picture_at_its_size_is_the_picture_and_its_mirror_image_reverses_ro
     let (width, height) = (6, 6);
     let picture = picture(width, height);
     let training = |flip| {
-        let viewer = Viewer::new(contract(3, height, width), whole(flip)).unwrap();
+        let viewer = Viewer::new(model_config(3, height, width), whole(flip)).unwrap();
         viewer.training("picture", &picture, &mut source(0)).unwrap()
     };
     let upright = training(0.0);
@@ -117,7 +117,7 @@ fn the_whole_picture_at_its_size_is_the_picture_and_its_mirror_image_reverses_ro
 #[test]
 fn a_part_is_resized_as_evaluation_resizes_a_picture() {
     let picture = picture(40, 30);
-    let viewer = Viewer::new(contract(3, 12, 16), Augmentation::default()).unwrap();
+    let viewer = Viewer::new(model_config(3, 12, 16), Augmentation::default()).unwrap();
     for slot in 0..20 {
         let view = choose(Augmentation::default(), 40, 30, slot);
         let part = picture.cropped("part", view.part).unwrap();
@@ -134,7 +134,7 @@ fn a_part_is_resized_as_evaluation_resizes_a_picture() {
 #[test]
 fn an_encoder_of_one_channel_sees_luminance_in_training_and_evaluation() {
     let picture = picture(6, 6);
-    let viewer = Viewer::new(contract(1, 6, 6), whole(0.0)).unwrap();
+    let viewer = Viewer::new(model_config(1, 6, 6), whole(0.0)).unwrap();
     let training = viewer.training("picture", &picture, &mut source(0)).unwrap();
     assert_eq!(training.len(), 36);
     assert_eq!(training, viewer.evaluation("picture", &picture).unwrap());

@@ -68,13 +68,13 @@ fn every_engine_gives_the_embeddings_of_the_network() {
         let [_, height, width] = picture;
         let preparation = Preparation::shorter_side(height.max(width), Interpolation::Bilinear);
         let exported = export(&network, preparation, folder.path()).unwrap();
-        let contract = Contract::for_model(&exported.model).unwrap();
-        assert_eq!(contract, super::contract(network.config(), preparation).unwrap());
-        assert_eq!(contract.norm_bound(), NormBound::UNIT);
+        let model_config = ModelConfig::for_model(&exported.model).unwrap();
+        assert_eq!(model_config, super::model_config(network.config(), preparation).unwrap());
+        assert_eq!(model_config.norm_bound(), NormBound::UNIT);
 
         let pixels = pixels(3 * picture.iter().product::<usize>());
         for options in engines("every_engine_gives_the_embeddings_of_the_network") {
-            let encoder = OnnxEmbedder::open(&exported.model, contract.clone(), &options).unwrap();
+            let encoder = OnnxEmbedder::open(&exported.model, model_config.clone(), &options).unwrap();
             for count in [1, 3] {
                 let pixels = &pixels[..pixels.len() / 3 * count];
                 let shape = [count, picture[0], height, width];
@@ -103,13 +103,13 @@ fn features_are_exported_as_the_head_gets_them_at_length_one() {
         let network = network(architecture, [3, 64, 64]);
         let preparation = Preparation::shorter_side(64, Interpolation::Bilinear);
         let exported = export_features(&network, preparation, folder.path()).unwrap();
-        let contract = Contract::for_model(&exported.model).unwrap();
+        let model_config = ModelConfig::for_model(&exported.model).unwrap();
         let pixels = pixels(2 * 3 * 64 * 64);
         let pictures = TensorData::new(pixels.clone(), [2, 3, 64, 64]);
         let pictures = network.config().normalise(Tensor::from_data(pictures, &Device::default()));
         let features: Vec<f32> = network.features(pictures).into_data().try_into_vec().unwrap();
         for options in engines("features_are_exported_as_the_head_gets_them_at_length_one") {
-            let encoder = OnnxEmbedder::open(&exported.model, contract.clone(), &options).unwrap();
+            let encoder = OnnxEmbedder::open(&exported.model, model_config.clone(), &options).unwrap();
             assert_eq!(encoder.dimension(), features.len() / 2, "{architecture}");
             let mut found = vec![0.0; features.len()];
             encoder.embed(&pixels, &mut found).unwrap();
@@ -142,7 +142,7 @@ fn one_network_gives_the_same_files_twice() {
     let [one, other] = [(), ()].map(|()| {
         let folder = tempfile::tempdir().unwrap();
         let exported = export(&network, preparation, &folder.path().join("new/folder")).unwrap();
-        [exported.model, exported.contract].map(|path| fs::read(path).unwrap())
+        [exported.model, exported.model_config].map(|path| fs::read(path).unwrap())
     });
     assert_eq!(one, other);
 }
@@ -153,7 +153,7 @@ fn weights_and_preparations_that_cannot_be_used_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let small = Preparation::shorter_side(31, Interpolation::Bicubic);
     let error = export(&network, small, folder.path()).unwrap_err();
-    assert!(matches!(error, ExportError::Contract(_)), "{error}");
+    assert!(matches!(error, ExportError::ModelConfig(_)), "{error}");
 
     let config = NetworkConfig { dimension: 6, ..network.config().clone() };
     let broken = Network::build(&config, &Device::default(), |slot| {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::lock::LockError;
-use retrievalguard_encoder::contract::ContractError;
 use retrievalguard_encoder::engine::EngineError;
+use retrievalguard_encoder::model_config::ModelConfigError;
 use retrievalguard_encoder::recall::RecallError;
 
 use crate::augment::ViewError;
@@ -189,9 +189,9 @@ pub enum TrainError {
     /// The encoder could not be exported.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// The exported encoder's contract cannot be read.
+    /// The exported encoder's model config cannot be read.
     #[error(transparent)]
-    Contract(#[from] ContractError),
+    ModelConfig(#[from] ModelConfigError),
     /// The exported encoder could not be opened.
     #[error(transparent)]
     Engine(#[from] EngineError),

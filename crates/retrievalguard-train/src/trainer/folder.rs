@@ -92,7 +92,7 @@ impl RunFolder {
         self.0.join("network.safetensors")
     }
 
-    /// The encoder for `index` and `certify`; its contract lies beside it.
+    /// The encoder for `index` and `certify`; its model config lies beside it.
     pub fn encoder(&self) -> PathBuf {
         self.0.join("encoder.onnx")
     }
@@ -152,8 +152,8 @@ impl RunFolder {
     ///
     /// The recipe is written last, so inputs and a checkpoint without one are left from a start that was cut short.
     pub(super) fn check_free(&self) -> Result<(), TrainError> {
-        let contract = self.encoder().with_extension("toml");
-        for file in [self.recipe(), self.encoder(), contract, self.weights(), self.log()] {
+        let model_config = self.encoder().with_extension("toml");
+        for file in [self.recipe(), self.encoder(), model_config, self.weights(), self.log()] {
             if file.exists() {
                 return Err(TrainError::Occupied { folder: self.0.clone(), file });
             }

@@ -14,10 +14,10 @@ fn exported(architecture: Architecture, [channels, height, width]: [usize; 3]) -
     let network = Network::lifelike(&config, Seed::new(4), &Device::default());
     let preparation = Preparation::shorter_side(height.max(width), Interpolation::Bilinear);
     let files = export(&network, preparation, folder.path()).unwrap();
-    let contract = Contract::for_model(&files.model).unwrap();
+    let model_config = ModelConfig::for_model(&files.model).unwrap();
     let options = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
-    let encoder = OnnxEmbedder::open(&files.model, contract.clone(), &options).unwrap();
-    (encoder, WhiteBox::open(&files.model, &contract).unwrap())
+    let encoder = OnnxEmbedder::open(&files.model, model_config.clone(), &options).unwrap();
+    (encoder, WhiteBox::open(&files.model, &model_config).unwrap())
 }
 
 fn pixels(count: usize, sample: u32) -> Vec<f32> {
@@ -92,27 +92,27 @@ fn slopes_are_the_differences_of_the_engines_scores() {
 fn other_models_are_refused_by_name() {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../retrievalguard-encoder/tests/models");
     let foreign = models.join("convolutional.onnx");
-    let contract = Contract::for_model(&foreign).unwrap();
-    let error = WhiteBox::open(&foreign, &contract).err().unwrap();
+    let model_config = ModelConfig::for_model(&foreign).unwrap();
+    let error = WhiteBox::open(&foreign, &model_config).err().unwrap();
     assert!(matches!(error, WhiteBoxError::Foreign { .. }), "{error}");
     assert!(error.to_string().contains("convolutional.onnx"), "{error}");
 
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../retrievalguard-cli/demo/encoder.onnx");
-    let mut contract = Contract::for_model(&demo).unwrap();
+    let mut model_config = ModelConfig::for_model(&demo).unwrap();
     let options = EngineOptions { engine: Some(Engine::Rten), ..EngineOptions::default() };
-    let encoder = OnnxEmbedder::open(&demo, contract.clone(), &options).unwrap();
-    WhiteBox::open(&demo, &contract).unwrap().check(&encoder).unwrap();
+    let encoder = OnnxEmbedder::open(&demo, model_config.clone(), &options).unwrap();
+    WhiteBox::open(&demo, &model_config).unwrap().check(&encoder).unwrap();
     // Another normalisation is another map from pixels to embeddings.
-    contract.input.mean[0] += 0.2;
-    let error = WhiteBox::open(&demo, &contract).unwrap().check(&encoder).unwrap_err();
+    model_config.input.mean[0] += 0.2;
+    let error = WhiteBox::open(&demo, &model_config).unwrap().check(&encoder).unwrap_err();
     assert!(matches!(error, WhiteBoxError::Unlike { .. }), "{error}");
-    contract.input.channel_order = ChannelOrder::Bgr;
-    let error = WhiteBox::open(&demo, &contract).err().unwrap();
-    assert!(matches!(error, WhiteBoxError::Contract { .. }), "{error}");
+    model_config.input.channel_order = ChannelOrder::Bgr;
+    let error = WhiteBox::open(&demo, &model_config).err().unwrap();
+    assert!(matches!(error, WhiteBoxError::ModelConfig { .. }), "{error}");
 
     let (folder, whole) = (tempfile::tempdir().unwrap(), fs::read(&demo).unwrap());
     let cut = folder.path().join("cut.onnx");
     fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
-    let error = WhiteBox::open(&cut, &contract).err().unwrap();
+    let error = WhiteBox::open(&cut, &model_config).err().unwrap();
     assert!(matches!(error, WhiteBoxError::Model(_)), "{error}");
 }

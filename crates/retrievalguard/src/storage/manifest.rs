@@ -311,7 +311,7 @@ pub struct Provenance {
     pub norm_bound: NormBound,
     /// Digest of the model file.
     pub model: Option<Digest>,
-    /// Digest of the model contract: preprocessing and normalisation.
+    /// Digest of the model config: preprocessing and normalisation.
     pub contract: Option<Digest>,
     /// What ran the model.
     pub engine: Option<Engine>,
@@ -377,7 +377,7 @@ pub struct QuerySide {
     pub norm_bound: NormBound,
     /// Digest of the model file, if there is one.
     pub model: Option<Digest>,
-    /// Digest of the model contract, if there is one.
+    /// Digest of the model config, if there is one.
     pub contract: Option<Digest>,
 }
 
@@ -414,7 +414,7 @@ pub enum Disagreement {
         queries: Digest,
     },
     /// Another preprocessing.
-    Contract {
+    ModelConfig {
         /// That of the gallery.
         gallery: Digest,
         /// That of the queries.
@@ -437,8 +437,11 @@ impl fmt::Display for Disagreement {
             Self::Model { gallery, queries } => {
                 write!(formatter, "was embedded by model {gallery:.12}…, the queries by {queries:.12}…")
             }
-            Self::Contract { gallery, queries } => {
-                write!(formatter, "was prepared by contract {gallery:.12}…, the queries by {queries:.12}…")
+            Self::ModelConfig { gallery, queries } => {
+                write!(
+                    formatter,
+                    "was prepared by model config {gallery:.12}…, the queries by {queries:.12}…"
+                )
             }
         }
     }
@@ -479,7 +482,7 @@ impl GalleryManifest {
         if let Some((gallery, queries)) =
             own.contract.zip(queries.contract).filter(|(left, right)| left != right)
         {
-            disagreements.push(Disagreement::Contract { gallery, queries });
+            disagreements.push(Disagreement::ModelConfig { gallery, queries });
         }
         if disagreements.is_empty() {
             Ok(())
@@ -496,7 +499,7 @@ impl GalleryManifest {
             ("sigma", own.sigma.is_none() && own.samples != Some(0)),
             ("samples", own.samples.is_none()),
             ("model", own.model.is_none()),
-            ("contract", own.contract.is_none()),
+            ("model config", own.contract.is_none()),
             ("engine", own.engine.is_none()),
             ("data set", own.data_set.is_none()),
         ]

@@ -101,7 +101,7 @@ impl From<WriteError> for CacheError {
 pub struct SampleKey {
     /// Digest of the model file.
     pub model: Digest,
-    /// Digest of the model contract.
+    /// Digest of the model config.
     pub contract: Digest,
     /// What ran the model.
     pub engine: Engine,

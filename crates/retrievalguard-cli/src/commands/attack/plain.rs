@@ -51,7 +51,7 @@ pub(super) fn gallery(
         provenance.samples == Some(0)
             && provenance.data_set == stored.manifest.provenance.data_set
             && provenance.model == embedder.facts().hash.parse().ok()
-            && provenance.contract == embedder.contract().hash().parse().ok()
+            && provenance.contract == embedder.model_config().hash().parse().ok()
             && provenance.engine == stored_engine(embedder)
             && made.manifest.metric == stored.manifest.metric
     });

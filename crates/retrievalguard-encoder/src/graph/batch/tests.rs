@@ -444,7 +444,7 @@ fn readings_keep_their_form() {
 /// Every model that belongs to the project.
 #[test]
 fn the_projects_own_encoders_are_proved_independent() {
-    use crate::contract::{Contract, Layout};
+    use crate::model_config::{Layout, ModelConfig};
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut found = Vec::new();
     let mut folders = vec![
@@ -465,15 +465,15 @@ fn the_projects_own_encoders_are_proved_independent() {
     assert!(found.len() > 12, "{found:?}");
     for path in found {
         let model = Model::read(&path).unwrap();
-        let Ok(contract) = Contract::for_model(&path) else { panic!("{}", path.display()) };
-        assert_eq!(contract.input.layout, Layout::Nchw);
+        let Ok(config) = ModelConfig::for_model(&path) else { panic!("{}", path.display()) };
+        assert_eq!(config.input.layout, Layout::Nchw);
         let [input] = &model.graph.open_inputs().cloned().collect::<Vec<_>>()[..] else { panic!() };
         let batch = match &input.shape.as_ref().unwrap()[0] {
             crate::graph::Extent::Fixed(batch) => Some(*batch),
             crate::graph::Extent::Dynamic(_) => None,
         };
         let output = &model.graph.outputs[0].name;
-        let question = BatchQuestion { input: &input.name, picture: contract.picture_shape(), batch, output };
+        let question = BatchQuestion { input: &input.name, picture: config.picture_shape(), batch, output };
         let reading = BatchReading::of(&model, &question).unwrap();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         match name.as_str() {

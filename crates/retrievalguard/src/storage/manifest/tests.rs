@@ -127,7 +127,7 @@ fn a_gallery_from_elsewhere_knows_what_it_does_not_know() {
     GalleryDirectory::write(folder.path(), &gallery(Metric::Euclidean), &[], unknown.clone()).unwrap();
     let manifest = GalleryDirectory::read(folder.path()).unwrap().manifest;
     assert_eq!(manifest.provenance, unknown);
-    assert_eq!(manifest.unknown(), ["sigma", "samples", "model", "contract", "engine", "data set"]);
+    assert_eq!(manifest.unknown(), ["sigma", "samples", "model", "model config", "engine", "data set"]);
     let secret = Provenance { seed: Some(SeedRecord::Secret), ..provenance() };
     GalleryDirectory::write(folder.path(), &gallery(Metric::Euclidean), &[], secret.clone()).unwrap();
     assert_eq!(GalleryDirectory::read(folder.path()).unwrap().manifest.provenance, secret);
@@ -245,7 +245,7 @@ fn every_disagreement_with_the_queries_is_said() {
         manifest.check_against("x", &other).unwrap_err().to_string(),
         "gallery `x` has vectors of dimension 3, the queries of 4; it has norm bound 1, the queries 2; \
          it was embedded by model 9372c470eead…, the queries by d9298a10d1b0…; \
-         it was prepared by contract cc8321d6375c…, the queries by d9298a10d1b0…"
+         it was prepared by model config cc8321d6375c…, the queries by d9298a10d1b0…"
     );
     let clean = GalleryManifest { provenance: Provenance { sigma: None, ..manifest.provenance }, ..manifest };
     assert_eq!(clean.check_against("x", &louder), Ok(()));

@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    ChannelOrder, Contract, ContractFault, Crop, Input, Interpolation, Layout, Output, PassOrder, Resize,
+    ChannelOrder, Crop, Input, Interpolation, Layout, ModelConfig, ModelConfigFault, Output, PassOrder,
+    Resize,
 };
 
 /// timm's `IMAGENET_DEFAULT_MEAN` and `IMAGENET_DEFAULT_STD`.
@@ -44,17 +45,17 @@ impl Numbers {
     }
 }
 
-pub(super) fn read(text: &str) -> Result<Contract, ContractFault> {
+pub(super) fn read(text: &str) -> Result<ModelConfig, ModelConfigFault> {
     let mut file: Value = serde_json::from_str(text)?;
     // Files from before timm 0.8 hold the same keys at the top.
     let fields = match file.get_mut("pretrained_cfg").map(Value::take) {
         Some(fields) => fields,
         None if file.get("input_size").is_some() => file,
-        None => return Err(ContractFault::NotTimm { missing: "pretrained_cfg" }),
+        None => return Err(ModelConfigFault::NotTimm { missing: "pretrained_cfg" }),
     };
     let configuration: Configuration = serde_json::from_value(fields)?;
     let Some([channels, height, width]) = configuration.input_size else {
-        return Err(ContractFault::NotTimm { missing: "input_size" });
+        return Err(ModelConfigFault::NotTimm { missing: "input_size" });
     };
     let interpolation = interpolation(configuration.interpolation.as_deref().unwrap_or("bicubic"))?;
     let part = configuration.crop_pct.unwrap_or(CROP);
@@ -85,7 +86,7 @@ pub(super) fn read(text: &str) -> Result<Contract, ContractFault> {
         1 => vec![numbers.iter().sum::<f64>() / 3.0],
         _ => numbers.to_vec(),
     };
-    Ok(Contract {
+    Ok(ModelConfig {
         input: Input {
             name: None,
             channels,
@@ -102,7 +103,7 @@ pub(super) fn read(text: &str) -> Result<Contract, ContractFault> {
     })
 }
 
-fn interpolation(name: &str) -> Result<Interpolation, ContractFault> {
+fn interpolation(name: &str) -> Result<Interpolation, ModelConfigFault> {
     match name {
         "nearest" => Ok(Interpolation::Nearest),
         "bilinear" => Ok(Interpolation::Bilinear),
@@ -120,6 +121,6 @@ fn unsupported<T>(
     field: &'static str,
     found: impl ToString,
     wanted: &'static str,
-) -> Result<T, ContractFault> {
-    Err(ContractFault::Value { field, found: found.to_string(), wanted: wanted.to_owned() })
+) -> Result<T, ModelConfigFault> {
+    Err(ModelConfigFault::Value { field, found: found.to_string(), wanted: wanted.to_owned() })
 }

@@ -19,7 +19,7 @@ normalise = true
 "#;
 
 fn folder(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("retrievalguard-contract-{name}-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("retrievalguard-config-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     folder
 }
@@ -33,8 +33,8 @@ fn an_unknown_key_is_an_error_that_names_it_and_its_line() {
         (format!("surprise = 1\n{PLAIN}"), 1, "surprise"),
     ];
     for (text, line, key) in cases {
-        let error = Contract::from_toml(&text).unwrap_err();
-        let ContractFault::Toml { line: found, message } = error else { panic!("{key}: {error}") };
+        let error = ModelConfig::from_toml(&text).unwrap_err();
+        let ModelConfigFault::Toml { line: found, message } = error else { panic!("{key}: {error}") };
         assert!(message.contains(&format!("`{key}`")), "{key}: {message}");
         assert!(found.abs_diff(line) <= 2, "{key}: line {found}");
     }
@@ -69,38 +69,38 @@ fn impossible_values_are_refused() {
         ),
     ];
     for (from, to, wanted) in cases {
-        let error = Contract::from_toml(&PLAIN.replace(from, to)).unwrap_err();
-        assert!(matches!(&error, ContractFault::Value { field, .. } if *field == wanted), "{to}: {error}");
+        let error = ModelConfig::from_toml(&PLAIN.replace(from, to)).unwrap_err();
+        assert!(matches!(&error, ModelConfigFault::Value { field, .. } if *field == wanted), "{to}: {error}");
     }
 }
 
 #[test]
 fn what_is_written_reads_back_and_has_the_same_hash() {
     for text in [PLAIN.to_owned(), PLAIN.replace("normalise = true", "normalise = false\nnorm_bound = 2.5")] {
-        let contract = Contract::from_toml(&text).unwrap();
-        let again = Contract::from_toml(&contract.to_toml()).unwrap();
-        assert_eq!(again, contract);
-        assert_eq!(again.hash(), contract.hash());
+        let config = ModelConfig::from_toml(&text).unwrap();
+        let again = ModelConfig::from_toml(&config.to_toml()).unwrap();
+        assert_eq!(again, config);
+        assert_eq!(again.hash(), config.hash());
     }
 }
 
 #[test]
 fn every_field_changes_the_hash() {
-    let contract = Contract::from_toml(PLAIN).unwrap();
-    let changes: [fn(&mut Contract); 9] = [
-        |contract| contract.input.name = Some("image".to_owned()),
-        |contract| contract.input.width = 29,
-        |contract| contract.input.channel_order = ChannelOrder::Bgr,
-        |contract| contract.input.layout = Layout::Nhwc,
-        |contract| contract.input.mean[0] = 1e-9,
-        |contract| contract.input.std[0] = 0.999_999_999,
-        |contract| contract.crop = Crop::Centre,
-        |contract| contract.output.name = Some("embedding".to_owned()),
-        |contract| contract.output.normalise = false,
+    let config = ModelConfig::from_toml(PLAIN).unwrap();
+    let changes: [fn(&mut ModelConfig); 9] = [
+        |config| config.input.name = Some("image".to_owned()),
+        |config| config.input.width = 29,
+        |config| config.input.channel_order = ChannelOrder::Bgr,
+        |config| config.input.layout = Layout::Nhwc,
+        |config| config.input.mean[0] = 1e-9,
+        |config| config.input.std[0] = 0.999_999_999,
+        |config| config.crop = Crop::Centre,
+        |config| config.output.name = Some("embedding".to_owned()),
+        |config| config.output.normalise = false,
     ];
-    let mut hashes = vec![contract.hash()];
+    let mut hashes = vec![config.hash()];
     for change in changes {
-        let mut other = contract.clone();
+        let mut other = config.clone();
         change(&mut other);
         hashes.push(other.hash());
     }
@@ -108,7 +108,7 @@ fn every_field_changes_the_hash() {
     hashes.dedup();
     assert_eq!(hashes.len(), 10);
     // The hash stands in files: this value may only change together with their format.
-    assert_eq!(contract.hash(), "8a5846800edc390e744ffc884b154816c6918d7781e5ff91b7c1fac6a8a15c10");
+    assert_eq!(config.hash(), "8a5846800edc390e744ffc884b154816c6918d7781e5ff91b7c1fac6a8a15c10");
 }
 
 #[test]
@@ -117,26 +117,26 @@ fn timm_configurations_follow_timms_rules() {
         "tag": "ra_in1k", "custom_load": false, "input_size": [3, 224, 224], "fixed_input_size": false,
         "interpolation": "bicubic", "crop_pct": 0.875, "crop_mode": "center",
         "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "classifier": "classifier"}}"#;
-    let contract = Contract::from_timm(text).unwrap();
+    let config = ModelConfig::from_timm(text).unwrap();
     assert_eq!(
-        contract.resize,
+        config.resize,
         Resize::ShorterSide { size: 256, interpolation: Interpolation::Bicubic, order: PassOrder::default() }
     );
-    assert_eq!(contract.picture_shape(), [3, 224, 224]);
-    assert_eq!(contract.input.std, [0.229, 0.224, 0.225]);
-    assert!(contract.output.normalise);
+    assert_eq!(config.picture_shape(), [3, 224, 224]);
+    assert_eq!(config.input.std, [0.229, 0.224, 0.225]);
+    assert!(config.output.normalise);
 
     let squash = text.replace("center", "squash").replace("0.875", "1.0");
-    let contract = Contract::from_timm(&squash).unwrap();
+    let config = ModelConfig::from_timm(&squash).unwrap();
     let wanted = Resize::Exact {
         height: 224,
         width: 224,
         interpolation: Interpolation::Bicubic,
         order: PassOrder::default(),
     };
-    assert_eq!(contract.resize, wanted);
+    assert_eq!(config.resize, wanted);
 
-    let sparse = Contract::from_timm(r#"{"input_size": [3, 288, 288], "mean": 0.5}"#).unwrap();
+    let sparse = ModelConfig::from_timm(r#"{"input_size": [3, 288, 288], "mean": 0.5}"#).unwrap();
     assert_eq!(
         sparse.resize,
         Resize::ShorterSide { size: 329, interpolation: Interpolation::Bicubic, order: PassOrder::default() }
@@ -149,33 +149,33 @@ fn timm_configurations_follow_timms_rules() {
         ("0.875", "1.5", "crop_pct"),
         ("224, 224]", "224, 320]", "input_size"),
     ] {
-        let error = Contract::from_timm(&text.replace(from, to)).unwrap_err();
-        assert!(matches!(&error, ContractFault::Value { field, .. } if *field == wanted), "{to}: {error}");
+        let error = ModelConfig::from_timm(&text.replace(from, to)).unwrap_err();
+        assert!(matches!(&error, ModelConfigFault::Value { field, .. } if *field == wanted), "{to}: {error}");
     }
-    let error = Contract::from_timm(r#"{"hidden_size": 768}"#).unwrap_err();
-    assert!(matches!(error, ContractFault::NotTimm { missing: "pretrained_cfg" }));
-    assert!(matches!(Contract::from_timm("{"), Err(ContractFault::Json(_))));
+    let error = ModelConfig::from_timm(r#"{"hidden_size": 768}"#).unwrap_err();
+    assert!(matches!(error, ModelConfigFault::NotTimm { missing: "pretrained_cfg" }));
+    assert!(matches!(ModelConfig::from_timm("{"), Err(ModelConfigFault::Json(_))));
 }
 
 #[test]
-fn a_contract_is_found_beside_its_model_or_the_error_says_where_it_was_sought() {
+fn a_config_is_found_beside_its_model_or_the_error_says_where_it_was_sought() {
     let folder = folder("find");
     let model = folder.join("small.onnx");
-    let error = Contract::for_model(&model).unwrap_err();
-    let ContractError::Missing { looked_for, .. } = &error else { panic!("{error}") };
+    let error = ModelConfig::for_model(&model).unwrap_err();
+    let ModelConfigError::Missing { looked_for, .. } = &error else { panic!("{error}") };
     assert_eq!(looked_for.len(), 3);
     assert!(error.to_string().contains("encoder.toml"), "{error}");
 
     fs::write(folder.join("config.json"), r#"{"input_size": [3, 8, 8], "crop_pct": 1.0}"#).unwrap();
-    assert_eq!(Contract::for_model(&model).unwrap().input.height, 8);
+    assert_eq!(ModelConfig::for_model(&model).unwrap().input.height, 8);
     fs::write(folder.join("small.toml"), PLAIN).unwrap();
-    assert_eq!(Contract::for_model(&model).unwrap().input.height, 28);
+    assert_eq!(ModelConfig::for_model(&model).unwrap().input.height, 28);
     fs::write(folder.join("encoder.toml"), PLAIN).unwrap();
-    assert!(matches!(Contract::for_model(&model), Err(ContractError::Ambiguous { .. })));
+    assert!(matches!(ModelConfig::for_model(&model), Err(ModelConfigError::Ambiguous { .. })));
     fs::remove_file(folder.join("small.toml")).unwrap();
-    assert_eq!(Contract::for_model(&model).unwrap().input.height, 28);
+    assert_eq!(ModelConfig::for_model(&model).unwrap().input.height, 28);
 
     fs::write(folder.join("encoder.toml"), [0xff, 0xfe]).unwrap();
-    assert!(matches!(Contract::for_model(&model), Err(ContractError::Read { .. })));
+    assert!(matches!(ModelConfig::for_model(&model), Err(ModelConfigError::Read { .. })));
     fs::remove_dir_all(folder).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The model contract: what stands between a picture file and the numbers an encoder was trained on.
+//! The model config: what stands between a picture file and the numbers an encoder was trained on.
 //!
 //! An ONNX file says how large its input is, but not how pictures are brought to that size, in which order the
 //! channels stand or what is subtracted from them; a wrong guess costs recall without any error. `encoder.toml` beside
@@ -6,10 +6,10 @@
 //! and standard deviation.
 //!
 //! ```
-//! use retrievalguard_encoder::contract::{Contract, Crop, Resize};
+//! use retrievalguard_encoder::model_config::{ModelConfig, Crop, Resize};
 //! use retrievalguard_encoder::resize::{Interpolation, PassOrder};
 //!
-//! let contract = Contract::from_toml(
+//! let config = ModelConfig::from_toml(
 //!     r#"
 //!     [input]
 //!     channels = 3
@@ -32,11 +32,11 @@
 //! )?;
 //! let resize =
 //!     Resize::ShorterSide { size: 256, interpolation: Interpolation::Bilinear, order: PassOrder::default() };
-//! assert_eq!(contract.resize, resize);
-//! assert_eq!(contract.crop, Crop::Centre);
-//! assert_eq!(contract.norm_bound().get(), 1.0);
-//! assert_eq!(Contract::from_toml(&contract.to_toml())?, contract);
-//! # Ok::<(), retrievalguard_encoder::contract::ContractFault>(())
+//! assert_eq!(config.resize, resize);
+//! assert_eq!(config.crop, Crop::Centre);
+//! assert_eq!(config.norm_bound().get(), 1.0);
+//! assert_eq!(ModelConfig::from_toml(&config.to_toml())?, config);
+//! # Ok::<(), retrievalguard_encoder::model_config::ModelConfigFault>(())
 //! ```
 
 use std::fs;
@@ -51,13 +51,13 @@ use crate::resize::{Interpolation, PassOrder, Preparation, Size};
 
 mod timm;
 
-/// Name of the contract file that is looked for first.
+/// Name of the model config file that is looked for first.
 const FILE_NAME: &str = "encoder.toml";
 
 /// What an encoder wants from a picture and promises about its output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Contract {
+pub struct ModelConfig {
     /// The tensor that the encoder takes.
     pub input: Input,
     /// How a picture is scaled.
@@ -169,12 +169,12 @@ pub struct Output {
     pub norm_bound: Option<NormBound>,
 }
 
-/// Why a model has no usable contract; every variant names the file.
+/// Why a model has no usable config; every variant names the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ContractError {
+pub enum ModelConfigError {
     /// Nothing beside the model describes it.
-    #[error("model `{model}` has no contract: looked for {}", list(looked_for))]
+    #[error("model `{model}` has no model config: looked for {}", list(looked_for))]
     Missing {
         /// The model.
         model: PathBuf,
@@ -182,7 +182,7 @@ pub enum ContractError {
         looked_for: Vec<PathBuf>,
     },
     /// Two files beside the model describe it.
-    #[error("model `{model}` has two contracts, wanted one: {}", list(found))]
+    #[error("model `{model}` has two model configs, wanted one: {}", list(found))]
     Ambiguous {
         /// The model.
         model: PathBuf,
@@ -190,27 +190,27 @@ pub enum ContractError {
         found: Vec<PathBuf>,
     },
     /// The file cannot be read.
-    #[error("contract `{path}` cannot be read")]
+    #[error("model config `{path}` cannot be read")]
     Read {
-        /// The contract file.
+        /// The model config file.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
     /// The file can be read but makes no sense.
-    #[error("contract `{path}` is not usable")]
+    #[error("model config `{path}` is not usable")]
     Content {
-        /// The contract file.
+        /// The model config file.
         path: PathBuf,
         /// What is wrong with it.
-        source: ContractFault,
+        source: ModelConfigFault,
     },
 }
 
-/// What is wrong with the text of a contract.
+/// What is wrong with the text of a model config.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ContractFault {
+pub enum ModelConfigFault {
     /// Not TOML, a key that nobody knows, a key that is missing or a value of the wrong kind.
     #[error("line {line}: {message}")]
     Toml {
@@ -247,15 +247,15 @@ fn list(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", ")
 }
 
-impl Contract {
-    /// Reads the contract of a model: `encoder.toml` or `<model's stem>.toml`, else timm's `config.json`, all in the
+impl ModelConfig {
+    /// Reads the config of a model: `encoder.toml` or `<model's stem>.toml`, else timm's `config.json`, all in the
     /// model's folder.
-    pub fn for_model(model: &Path) -> Result<Self, ContractError> {
+    pub fn for_model(model: &Path) -> Result<Self, ModelConfigError> {
         Self::read(&Self::find(model)?)
     }
 
     /// Finds the file that [`for_model`](Self::for_model) reads.
-    pub fn find(model: &Path) -> Result<PathBuf, ContractError> {
+    pub fn find(model: &Path) -> Result<PathBuf, ModelConfigError> {
         let toml = [model.with_file_name(FILE_NAME), model.with_extension("toml")];
         let json = model.with_file_name("config.json");
         let mut found: Vec<PathBuf> = toml.iter().filter(|path| path.is_file()).cloned().collect();
@@ -265,51 +265,52 @@ impl Contract {
             Err(found) if found.is_empty() && json.is_file() => Ok(json),
             Err(found) if found.is_empty() => {
                 let looked_for = toml.into_iter().chain([json]).collect();
-                Err(ContractError::Missing { model: model.to_owned(), looked_for })
+                Err(ModelConfigError::Missing { model: model.to_owned(), looked_for })
             }
-            Err(found) => Err(ContractError::Ambiguous { model: model.to_owned(), found }),
+            Err(found) => Err(ModelConfigError::Ambiguous { model: model.to_owned(), found }),
         }
     }
 
-    /// Reads one contract file; timm's if its name ends in `.json`.
-    pub fn read(path: &Path) -> Result<Self, ContractError> {
+    /// Reads one model config file; timm's if its name ends in `.json`.
+    pub fn read(path: &Path) -> Result<Self, ModelConfigError> {
         let text = fs::read_to_string(path)
-            .map_err(|source| ContractError::Read { path: path.to_owned(), source })?;
+            .map_err(|source| ModelConfigError::Read { path: path.to_owned(), source })?;
         let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
-        let contract = if json { Self::from_timm(&text) } else { Self::from_toml(&text) };
-        contract.map_err(|source| ContractError::Content { path: path.to_owned(), source })
+        let config = if json { Self::from_timm(&text) } else { Self::from_toml(&text) };
+        config.map_err(|source| ModelConfigError::Content { path: path.to_owned(), source })
     }
 
     /// Reads the text of an `encoder.toml`.
-    pub fn from_toml(text: &str) -> Result<Self, ContractFault> {
-        let contract: Self = toml::from_str(text).map_err(|error| {
+    pub fn from_toml(text: &str) -> Result<Self, ModelConfigFault> {
+        let config: Self = toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-            ContractFault::Toml {
+            ModelConfigFault::Toml {
                 line: before.matches('\n').count() + 1,
                 message: error.message().to_owned(),
             }
         })?;
-        contract.check()?;
-        Ok(contract)
+        config.check()?;
+        Ok(config)
     }
 
     /// Reads the text of a timm `config.json`; what timm leaves open takes timm's default.
     ///
     /// timm says nothing about the embedding, so the tool normalises it (`F = 1`).
-    pub fn from_timm(text: &str) -> Result<Self, ContractFault> {
-        let contract = timm::read(text)?;
-        contract.check()?;
-        Ok(contract)
+    pub fn from_timm(text: &str) -> Result<Self, ModelConfigFault> {
+        let config = timm::read(text)?;
+        config.check()?;
+        Ok(config)
     }
 
-    /// The text of an `encoder.toml` that reads back as this contract.
+    /// The text of an `encoder.toml` that reads back as this model config.
     pub fn to_toml(&self) -> String {
-        toml::to_string(self).expect("strings, numbers and tables are all that a contract holds")
+        toml::to_string(self).expect("strings, numbers and tables are all that a model config holds")
     }
 
-    /// SHA-256, in hexadecimal, of everything that the contract says.
+    /// SHA-256, in hexadecimal, of everything that the model config says.
     pub fn hash(&self) -> String {
-        let canonical = serde_json::to_vec(self).expect("a contract has no map with keys other than strings");
+        let canonical =
+            serde_json::to_vec(self).expect("a model config has no map with keys other than strings");
         let mut hash = Sha256::new();
         hash.update(b"retrievalguard contract 1\n");
         hash.update(canonical);
@@ -346,7 +347,7 @@ impl Contract {
     }
 
     /// Checks what the types cannot say: sizes that fit each other, numbers that can be divided by, a bound.
-    pub fn check(&self) -> Result<(), ContractFault> {
+    pub fn check(&self) -> Result<(), ModelConfigFault> {
         let Input { channels, height, width, ref mean, ref std, .. } = self.input;
         if ![1, 3].contains(&channels) {
             return fault("input.channels", channels, "1 or 3");
@@ -410,8 +411,12 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-fn fault(field: &'static str, found: impl ToString, wanted: impl Into<String>) -> Result<(), ContractFault> {
-    Err(ContractFault::Value { field, found: found.to_string(), wanted: wanted.into() })
+fn fault(
+    field: &'static str,
+    found: impl ToString,
+    wanted: impl Into<String>,
+) -> Result<(), ModelConfigFault> {
+    Err(ModelConfigFault::Value { field, found: found.to_string(), wanted: wanted.into() })
 }
 
 /// Lower-case hexadecimal digits of a hash.
