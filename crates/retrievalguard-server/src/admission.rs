@@ -1,4 +1,4 @@
-//! Who is let in: places, places per client, and how long the line may take.
+//! Which requests are admitted: slots, slots per client, and how long the queue may take.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use hyper::StatusCode;
 
 use crate::problem::Problem;
 
-/// The door in front of everything that costs encoder passes.
+/// Admits requests to everything that costs encoder passes.
 pub(crate) struct Admission {
     inside: Mutex<Inside>,
-    places: usize,
-    places_per_client: usize,
+    slots: usize,
+    slots_per_client: usize,
     seconds: u64,
 }
 
@@ -24,33 +24,33 @@ struct Inside {
     closing: bool,
 }
 
-/// A place inside, given back when dropped.
-pub(crate) struct Place {
+/// A slot of an admitted request, given back when dropped.
+pub(crate) struct AdmissionSlot {
     admission: Arc<Admission>,
     client: String,
     promised: Mutex<u64>,
 }
 
 impl Admission {
-    pub(crate) fn new(places: usize, places_per_client: usize, seconds: u64) -> Self {
-        Self { inside: Mutex::default(), places, places_per_client, seconds }
+    pub(crate) fn new(slots: usize, slots_per_client: usize, seconds: u64) -> Self {
+        Self { inside: Mutex::default(), slots, slots_per_client, seconds }
     }
 
-    /// Takes a place, before anything of the request's body is read.
-    pub(crate) fn enter(self: &Arc<Self>, client: &str, speed: f64) -> Result<Place, Problem> {
+    /// Takes a slot, before anything of the request's body is read.
+    pub(crate) fn enter(self: &Arc<Self>, client: &str, speed: f64) -> Result<AdmissionSlot, Problem> {
         let mut inside = self.inside();
         if inside.closing {
             return Err(Problem::closing());
         }
-        if inside.count >= self.places {
-            let message = format!("all {} places are taken", self.places);
+        if inside.count >= self.slots {
+            let message = format!("all {} request slots are taken", self.slots);
             return Err(Problem::busy(message, self.seconds_for(inside.promised, speed)));
         }
         let own = inside.by_client.get(client).copied().unwrap_or(0);
-        if own >= self.places_per_client {
+        if own >= self.slots_per_client {
             let message = format!(
                 "{own} requests of this client are being answered, wanted at most {}",
-                self.places_per_client
+                self.slots_per_client
             );
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message);
             return Err(Problem { retry_after: Some(1), ..problem });
@@ -58,15 +58,15 @@ impl Admission {
         inside.count += 1;
         *inside.by_client.entry(client.to_owned()).or_default() += 1;
         drop(inside);
-        Ok(Place { admission: Arc::clone(self), client: client.to_owned(), promised: Mutex::new(0) })
+        Ok(AdmissionSlot { admission: Arc::clone(self), client: client.to_owned(), promised: Mutex::new(0) })
     }
 
-    /// Lets nobody in any more.
+    /// Admits nobody any more.
     pub(crate) fn close(&self) {
         self.inside().closing = true;
     }
 
-    /// Requests inside.
+    /// Requests that hold a slot.
     pub(crate) fn count(&self) -> usize {
         self.inside().count
     }
@@ -81,7 +81,7 @@ impl Admission {
     }
 }
 
-impl Place {
+impl AdmissionSlot {
     /// Promises encoder passes, unless those promised before would keep them from being run in time.
     pub(crate) fn promise(&self, passes: u64, speed: f64) -> Result<(), Problem> {
         let mut inside = self.admission.inside();
@@ -111,7 +111,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for AdmissionSlot {
     fn drop(&mut self) {
         let rest = *self.own();
         let mut inside = self.admission.inside();
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_and_promises_are_bounded_and_come_back() {
+    fn slots_and_promises_are_bounded_and_come_back() {
         let admission = Arc::new(Admission::new(3, 2, 10));
         let first = admission.enter("a", 100.0).unwrap();
         let second = admission.enter("a", 100.0).unwrap();

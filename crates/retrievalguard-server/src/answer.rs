@@ -6,7 +6,7 @@ use retrievalguard::gallery::Neighbour;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::keeper::Snapshot;
+use crate::gallery_writer::Snapshot;
 use crate::settings::Guarantees;
 
 /// Whether an answer is guaranteed

@@ -148,11 +148,11 @@ pub(crate) struct Job {
     folder: PathBuf,
     passes_asked: u64,
     passes_before: AtomicU64,
-    course: Mutex<JobCourse>,
+    status: Mutex<JobStatus>,
     changed: watch::Sender<u64>,
 }
 
-struct JobCourse {
+struct JobStatus {
     state: JobState,
     answers: Vec<Option<Answer>>,
     radii: Vec<Option<f64>>,
@@ -169,14 +169,14 @@ pub(crate) struct Jobs {
     unavailable: Option<Problem>,
     most: usize,
     pilot: u32,
-    line: Mutex<JobLine>,
+    queue: Mutex<JobQueue>,
     arrived: Condvar,
     /// Keeps other services from running the same jobs.
     _lock: Option<FolderLock>,
 }
 
 #[derive(Default)]
-struct JobLine {
+struct JobQueue {
     jobs: BTreeMap<String, Arc<Job>>,
     /// Names of those that cannot be read, and why.
     damaged: BTreeMap<String, String>,
@@ -193,7 +193,7 @@ impl Jobs {
             unavailable: None,
             most,
             pilot: pilot.get(),
-            line: Mutex::default(),
+            queue: Mutex::default(),
             arrived: Condvar::new(),
             _lock: None,
         };
@@ -252,7 +252,7 @@ impl Jobs {
         }
         let fault = match self.load(name, path) {
             Ok(Some(job)) => {
-                self.line().jobs.insert(name.to_owned(), Arc::new(job));
+                self.queue().jobs.insert(name.to_owned(), Arc::new(job));
                 return;
             }
             Ok(None) => match Remains::of(path) {
@@ -264,7 +264,7 @@ impl Jobs {
             Err(fault) => fault,
         };
         tracing::error!(job = name, fault, "a job is damaged; it is left as it is and not run");
-        self.line().damaged.insert(name.to_owned(), fault);
+        self.queue().damaged.insert(name.to_owned(), fault);
     }
 
     /// A job as it was left; `None` if it was never accepted. What cannot be read is said, never forgotten.
@@ -308,7 +308,7 @@ impl Jobs {
             passes_asked: asked * request.pictures as u64,
             passes_before: AtomicU64::new(passes),
             folder: folder.to_owned(),
-            course: Mutex::new(JobCourse { state, answers, radii, error, unkept: None, ticket: None }),
+            status: Mutex::new(JobStatus { state, answers, radii, error, unkept: None, ticket: None }),
             changed: watch::Sender::new(0),
             request,
         }
@@ -338,7 +338,7 @@ impl Jobs {
                 .map_err(|error| WriteError::new(place, error))
         })();
         if let Err(error) = written {
-            self.line().arriving -= 1;
+            self.queue().arriving -= 1;
             // What is left without a request is cleared away by the next start.
             let _ = fs::remove_dir_all(&folder);
             return Err(Problem::not_written(&error));
@@ -346,10 +346,10 @@ impl Jobs {
         let answers = vec![None; request.pictures];
         let job = Arc::new(self.job(&id, request, &folder, JobState::Queued, answers, None, 0));
         // It is on the disk: if the service is ending, the next one runs it.
-        let mut line = self.line();
-        line.arriving -= 1;
-        line.jobs.insert(id, Arc::clone(&job));
-        drop(line);
+        let mut queue = self.queue();
+        queue.arriving -= 1;
+        queue.jobs.insert(id, Arc::clone(&job));
+        drop(queue);
         self.arrived.notify_all();
         self.forget_oldest();
         Ok(job)
@@ -362,12 +362,12 @@ impl Jobs {
 
     /// Keeps a place for a job that is on its way to the disk; those that are over give theirs.
     fn reserve(&self) -> Result<(), Problem> {
-        let mut line = self.line();
-        let unfinished = line.jobs.values().filter(|job| !job.state().is_over()).count();
-        if unfinished + line.arriving >= self.most {
+        let mut queue = self.queue();
+        let unfinished = queue.jobs.values().filter(|job| !job.state().is_over()).count();
+        if unfinished + queue.arriving >= self.most {
             return Err(Problem::busy(format!("all {} places for jobs are taken", self.most), 60));
         }
-        line.arriving += 1;
+        queue.arriving += 1;
         Ok(())
     }
 
@@ -375,11 +375,11 @@ impl Jobs {
     fn forget_oldest(&self) {
         loop {
             let oldest = {
-                let line = self.line();
-                if line.jobs.len() <= self.most {
+                let queue = self.queue();
+                if queue.jobs.len() <= self.most {
                     return;
                 }
-                let over = line.jobs.values().filter(|job| job.state().is_over());
+                let over = queue.jobs.values().filter(|job| job.state().is_over());
                 over.min_by_key(|job| job.request.created).cloned()
             };
             let Some(job) = oldest else { return };
@@ -400,13 +400,13 @@ impl Jobs {
             Err(error) => return Err(Problem::not_written(&WriteError::new(&job.folder, error))),
             Ok(()) => remove(&forgotten),
         }
-        self.line().jobs.remove(&job.id);
+        self.queue().jobs.remove(&job.id);
         Ok(())
     }
 
     /// Calls a job off, or forgets one that is over.
     pub(crate) fn end(&self, id: &str, may_end: impl Fn(&JobRequest) -> bool) -> Result<(), Problem> {
-        if self.line().damaged.contains_key(id) {
+        if self.queue().damaged.contains_key(id) {
             let message = "the job is damaged and kept as it is, wanted somebody to look at its folder";
             return Err(Problem::conflict(message));
         }
@@ -423,7 +423,7 @@ impl Jobs {
     }
 
     pub(crate) fn find(&self, id: &str) -> Result<Arc<Job>, Problem> {
-        let found = self.line().jobs.get(id).cloned();
+        let found = self.queue().jobs.get(id).cloned();
         found.ok_or_else(|| {
             let id: String = id.chars().take(80).collect();
             Problem::not_found(format!("there is no job `{id}`"))
@@ -432,7 +432,7 @@ impl Jobs {
 
     /// What is known of a damaged job.
     pub(crate) fn damaged(&self, id: &str) -> Option<JobReport> {
-        let error = self.line().damaged.get(id).cloned()?;
+        let error = self.queue().damaged.get(id).cloned()?;
         let progress = JobProgress {
             state: JobState::Damaged,
             done: 0,
@@ -446,8 +446,8 @@ impl Jobs {
 
     /// Every job, the newest first and those that are damaged last.
     pub(crate) fn list(&self) -> Vec<JobSummary> {
-        let line = self.line();
-        let damaged = line.damaged.iter().map(|(id, error)| JobSummary {
+        let queue = self.queue();
+        let damaged = queue.damaged.iter().map(|(id, error)| JobSummary {
             id: id.clone(),
             state: JobState::Damaged,
             pictures: 0,
@@ -455,48 +455,48 @@ impl Jobs {
             created: 0,
             error: Some(error.clone()),
         });
-        let mut list: Vec<JobSummary> = line.jobs.values().map(|job| job.summary()).chain(damaged).collect();
+        let mut list: Vec<JobSummary> = queue.jobs.values().map(|job| job.summary()).chain(damaged).collect();
         list.sort_by(|left, right| (right.created, &left.id).cmp(&(left.created, &right.id)));
         list
     }
 
     pub(crate) fn unfinished(&self) -> usize {
-        self.line().jobs.values().filter(|job| !job.state().is_over()).count()
+        self.queue().jobs.values().filter(|job| !job.state().is_over()).count()
     }
 
     /// The next job to run; waits for one, `None` once the service ends.
     pub(crate) fn next(&self) -> Option<Arc<Job>> {
-        let mut line = self.line();
+        let mut queue = self.queue();
         loop {
-            if line.closed || self.unavailable.is_some() {
+            if queue.closed || self.unavailable.is_some() {
                 return None;
             }
-            let waiting = line.jobs.values().filter(|job| job.state() == JobState::Queued);
+            let waiting = queue.jobs.values().filter(|job| job.state() == JobState::Queued);
             let oldest = waiting.min_by_key(|job| (job.request.created, job.id.clone()));
             if let Some(job) = oldest {
                 return Some(Arc::clone(job));
             }
-            line = self.arrived.wait(line).unwrap_or_else(PoisonError::into_inner);
+            queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Waits for a while, or until the service ends.
     pub(crate) fn pause(&self, time: Duration) {
-        let line = self.line();
-        let waited = self.arrived.wait_timeout_while(line, time, |line| !line.closed);
+        let queue = self.queue();
+        let waited = self.arrived.wait_timeout_while(queue, time, |queue| !queue.closed);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Stops running jobs where they are; the next service goes on with them.
     pub(crate) fn close(&self) {
         let jobs: Vec<Arc<Job>> = {
-            let mut line = self.line();
-            line.closed = true;
-            line.jobs.values().cloned().collect()
+            let mut queue = self.queue();
+            queue.closed = true;
+            queue.jobs.values().cloned().collect()
         };
         self.arrived.notify_all();
         for job in jobs {
-            if let Some(ticket) = &job.course().ticket {
+            if let Some(ticket) = &job.status().ticket {
                 ticket.cancel();
             }
             job.changed.send_modify(|count| *count += 1);
@@ -504,52 +504,52 @@ impl Jobs {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.line().closed
+        self.queue().closed
     }
 
-    fn line(&self) -> MutexGuard<'_, JobLine> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, JobQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Job {
-    fn course(&self) -> MutexGuard<'_, JobCourse> {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    fn status(&self) -> MutexGuard<'_, JobStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn state(&self) -> JobState {
-        self.course().state
+        self.status().state
     }
 
     /// Begins; `false` if it was called off meanwhile.
     pub(crate) fn begin(&self, ticket: &Arc<Ticket>) -> bool {
-        let mut course = self.course();
-        if course.state != JobState::Queued {
+        let mut status = self.status();
+        if status.state != JobState::Queued {
             return false;
         }
-        course.state = JobState::Running;
-        course.ticket = Some(Arc::clone(ticket));
-        drop(course);
-        self.tell();
+        status.state = JobState::Running;
+        status.ticket = Some(Arc::clone(ticket));
+        drop(status);
+        self.notify();
         true
     }
 
     /// The first picture without an answer.
     pub(crate) fn open_picture(&self) -> Option<usize> {
-        self.course().answers.iter().position(Option::is_none)
+        self.status().answers.iter().position(Option::is_none)
     }
 
-    /// Goes back to the line, with the answers it has.
+    /// Goes back into the queue, with the answers it has.
     pub(crate) fn put_back(&self) {
-        let mut course = self.course();
-        if course.state == JobState::Running {
-            course.state = JobState::Queued;
-            if let Some(ticket) = course.ticket.take() {
+        let mut status = self.status();
+        if status.state == JobState::Running {
+            status.state = JobState::Queued;
+            if let Some(ticket) = status.ticket.take() {
                 self.passes_before.fetch_add(ticket.served(), Ordering::Relaxed);
             }
         }
-        drop(course);
-        self.tell();
+        drop(status);
+        self.notify();
     }
 
     /// A picture as it was sent.
@@ -570,56 +570,56 @@ impl Job {
 
     /// A radius on the way.
     pub(crate) fn reached(&self, place: usize, radius: Option<f64>) {
-        self.course().radii[place] = radius;
-        self.tell();
+        self.status().radii[place] = radius;
+        self.notify();
     }
 
     /// An answer, kept before it is shown; if it cannot be kept, it waits for [`keep`](Self::keep).
     pub(crate) fn answered(&self, place: usize, answer: Answer) -> Result<(), Problem> {
-        self.course().unkept = Some((place, answer));
+        self.status().unkept = Some((place, answer));
         self.keep()
     }
 
     /// Keeps the answer for which there was no room, if there is one; only the thread that runs jobs does it.
     pub(crate) fn keep(&self) -> Result<(), Problem> {
-        let unkept = self.course().unkept.take();
+        let unkept = self.status().unkept.take();
         let Some((place, answer)) = unkept else { return Ok(()) };
         if let Err(error) = write(&self.folder, &answer_name(place), &answer) {
-            self.course().unkept = Some((place, answer));
+            self.status().unkept = Some((place, answer));
             return Err(Problem::not_written(&error));
         }
-        let mut course = self.course();
-        course.radii[place] = answer.radius;
-        course.answers[place] = Some(answer);
-        if course.answers.iter().all(Option::is_some) && course.state == JobState::Running {
-            course.state = JobState::Finished;
+        let mut status = self.status();
+        status.radii[place] = answer.radius;
+        status.answers[place] = Some(answer);
+        if status.answers.iter().all(Option::is_some) && status.state == JobState::Running {
+            status.state = JobState::Finished;
         }
-        drop(course);
-        self.tell();
+        drop(status);
+        self.notify();
         Ok(())
     }
 
     /// The job is over without all of its answers.
     pub(crate) fn over(&self, state: JobState, error: Option<String>) -> Result<(), Problem> {
         // Held while it is written down: a job ends once.
-        let mut course = self.course();
-        if course.state.is_over() {
+        let mut status = self.status();
+        if status.state.is_over() {
             return Ok(());
         }
         let ended = Ended { state, error: error.clone() };
         write(&self.folder, ENDED, &ended).map_err(|error| Problem::not_written(&error))?;
-        course.state = state;
-        course.error = error;
-        let ticket = course.ticket.clone();
-        drop(course);
+        status.state = state;
+        status.error = error;
+        let ticket = status.ticket.clone();
+        drop(status);
         if let Some(ticket) = ticket {
             ticket.cancel();
         }
-        self.tell();
+        self.notify();
         Ok(())
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.changed.send_modify(|count| *count += 1);
     }
 
@@ -629,39 +629,39 @@ impl Job {
     }
 
     pub(crate) fn summary(&self) -> JobSummary {
-        let course = self.course();
+        let status = self.status();
         JobSummary {
             id: self.id.clone(),
-            state: course.state,
+            state: status.state,
             pictures: self.request.pictures,
-            done: course.answers.iter().flatten().count(),
+            done: status.answers.iter().flatten().count(),
             created: self.request.created,
-            error: course.error.clone(),
+            error: status.error.clone(),
         }
     }
 
     pub(crate) fn progress(&self) -> JobProgress {
-        let course = self.course();
-        let now = course.ticket.as_ref().map_or(0, |ticket| ticket.served());
+        let status = self.status();
+        let now = status.ticket.as_ref().map_or(0, |ticket| ticket.served());
         JobProgress {
-            state: course.state,
-            done: course.answers.iter().flatten().count(),
+            state: status.state,
+            done: status.answers.iter().flatten().count(),
             pictures: self.request.pictures,
             samples_drawn: self.passes_before.load(Ordering::Relaxed) + now,
             samples_asked: self.passes_asked,
-            radii: course.radii.clone(),
+            radii: status.radii.clone(),
         }
     }
 
     pub(crate) fn report(&self) -> JobReport {
         let progress = self.progress();
-        let course = self.course();
+        let status = self.status();
         JobReport {
             id: self.id.clone(),
             created: self.request.created,
             progress,
-            answers: course.answers.clone(),
-            error: course.error.clone(),
+            answers: status.answers.clone(),
+            error: status.error.clone(),
         }
     }
 }

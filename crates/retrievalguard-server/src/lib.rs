@@ -1,23 +1,23 @@
 //! RetrievalGuard as a service: an HTTP interface and a page.
 //!
 //! One encoder and one gallery, and answers with guarantees for everyone who asks. [`scheduler`] shares the encoder
-//! between queries, and the rest turns requests into questions and certificates into answers; the method itself stays
-//! in the method crate. Sampling threads, the gallery's keeper and the jobs outlive a request; a request that nobody
-//! waits for any more gives its place up.
+//! between queries, and the rest turns requests into queries and certificates into answers; the method itself stays
+//! in the method crate. Sampling threads, the gallery's writer and the jobs outlive a request; a request whose client is gone
+//! is cancelled.
 
 mod access;
 mod admission;
 mod answer;
 mod api;
-mod course;
-mod doorway;
+mod connections;
 mod form;
+mod gallery_writer;
 mod jobs;
-mod keeper;
 mod metrics;
 mod page;
 mod perturbation;
 mod problem;
+mod query_execution;
 pub mod scheduler;
 mod search;
 mod service;

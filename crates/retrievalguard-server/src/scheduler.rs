@@ -3,8 +3,9 @@
 //! Every query has a [`Ticket`]. Its passes are served in the order of tickets, newcomers before those that have had
 //! much already: a ticket sinks a level each time its passes grow fourfold, and lower levels go first; background
 //! tickets come last. Of four turns one belongs to the oldest ticket whatever its level and one to the oldest background
-//! ticket, so that an expensive query or job is slowed down and never starved. What one ticket leaves of a batch is filled with the next, and a batch that fails is run again ticket by
-//! ticket, so that nobody fails for another's picture. Dropping a ticket takes its passes out of the line.
+//! ticket, so that an expensive query or job is slowed down and never starved. Room that one ticket leaves in a batch goes
+//! to the next ticket. A batch that fails is run again ticket by ticket, so that no query fails for another's picture.
+//! Dropping a ticket takes its passes out of the queue.
 //!
 //! Noise is a function of its counters and the encoder treats every picture of a batch alike, so no result depends on
 //! who shared a batch with whom.
@@ -70,7 +71,7 @@ pub struct Prepared {
     pub pixels: Vec<f32>,
 }
 
-/// A query's place in the line; dropping it gives the place up.
+/// A query's place in the queue; dropping it cancels what is queued.
 pub struct Ticket {
     account: Arc<Account>,
     shared: Arc<Shared>,
@@ -131,18 +132,18 @@ struct Portion {
     result: Arc<TaskResult>,
 }
 
-/// Line order: level, ticket, task.
-type Place = (u32, u64, u64);
+/// Queue order: level, ticket, task.
+type QueueKey = (u32, u64, u64);
 
-struct Line {
-    tasks: BTreeMap<Place, Task>,
+struct Queue {
+    tasks: BTreeMap<QueueKey, Task>,
     turn: u64,
     next_task: u64,
     closed: bool,
 }
 
 struct Shared {
-    line: Mutex<Line>,
+    queue: Mutex<Queue>,
     arrived: Condvar,
     embedder: SharedEmbedder,
     threads: NonZeroUsize,
@@ -155,7 +156,7 @@ struct Shared {
     speed: Mutex<f64>,
 }
 
-/// The threads that run the encoder, and the line in front of them.
+/// The threads that run the encoder, and the queue in front of them.
 pub struct Scheduler {
     shared: Arc<Shared>,
     workers: Mutex<Vec<JoinHandle<()>>>,
@@ -180,9 +181,9 @@ impl Scheduler {
         batch: NonZeroUsize,
         excess: Excess,
     ) -> std::io::Result<Self> {
-        let line = Line { tasks: BTreeMap::new(), turn: 0, next_task: 0, closed: false };
+        let queue = Queue { tasks: BTreeMap::new(), turn: 0, next_task: 0, closed: false };
         let shared = Arc::new(Shared {
-            line: Mutex::new(line),
+            queue: Mutex::new(queue),
             arrived: Condvar::new(),
             embedder,
             threads,
@@ -203,12 +204,12 @@ impl Scheduler {
         Ok(Self { shared, workers: Mutex::new(workers) })
     }
 
-    /// A place behind everyone who is here.
+    /// A ticket behind all that exist.
     pub fn ticket(&self) -> Ticket {
         self.new_ticket(false)
     }
 
-    /// A place behind everyone who is here or comes later, with a share of its own.
+    /// A ticket behind all others, later ones too, with a share of the turns of its own.
     pub fn background_ticket(&self) -> Ticket {
         self.new_ticket(true)
     }
@@ -226,7 +227,7 @@ impl Scheduler {
 
     /// Passes that are waiting to be run.
     pub fn backlog(&self) -> u64 {
-        self.shared.line().tasks.values().map(|task| (task.count - task.next) as u64).sum()
+        self.shared.queue().tasks.values().map(|task| (task.count - task.next) as u64).sum()
     }
 
     /// Pictures per second that all threads together embed when they are busy; zero before the first batch.
@@ -243,12 +244,12 @@ impl Scheduler {
         }
     }
 
-    /// Ends the threads; whoever waits is told.
+    /// Ends the threads; whoever waits gets [`PassError::Closed`].
     pub fn close(&self) {
         let tasks = {
-            let mut line = self.shared.line();
-            line.closed = true;
-            std::mem::take(&mut line.tasks)
+            let mut queue = self.shared.queue();
+            queue.closed = true;
+            std::mem::take(&mut queue.tasks)
         };
         self.shared.arrived.notify_all();
         tasks.into_values().for_each(|task| task.result.fail(PassError::Closed));
@@ -262,7 +263,7 @@ impl Scheduler {
 
 impl Drop for Scheduler {
     fn drop(&mut self) {
-        let closed = self.shared.line().closed;
+        let closed = self.shared.queue().closed;
         if !closed && !thread::panicking() {
             self.close();
         }
@@ -300,28 +301,28 @@ impl Ticket {
         )?)
     }
 
-    /// The encoder behind the line, for whoever wants to call it directly.
+    /// The encoder behind the queue, for whoever wants to call it directly.
     pub fn embedder(&self) -> QueuedEmbedder<'_> {
         QueuedEmbedder { ticket: self }
     }
 
-    /// Gives the place up; whoever waits with this ticket is told.
+    /// Takes this ticket's passes out of the queue; whoever waits for them gets [`PassError::Cancelled`].
     pub fn cancel(&self) {
         self.account.cancelled.store(true, Ordering::SeqCst);
         let dropped: Vec<Task> = {
-            let mut line = self.shared.line();
-            let places: Vec<Place> = line
+            let mut queue = self.shared.queue();
+            let keys: Vec<QueueKey> = queue
                 .tasks
                 .iter()
                 .filter(|(_, task)| Arc::ptr_eq(&task.account, &self.account))
-                .map(|(&place, _)| place)
+                .map(|(&key, _)| key)
                 .collect();
-            places.iter().filter_map(|place| line.tasks.remove(place)).collect()
+            keys.iter().filter_map(|key| queue.tasks.remove(key)).collect()
         };
         dropped.into_iter().for_each(|task| task.result.fail(PassError::Cancelled));
     }
 
-    /// Whether the place was given up.
+    /// Whether [`Ticket::cancel`] was called.
     pub fn is_cancelled(&self) -> bool {
         self.account.cancelled.load(Ordering::SeqCst)
     }
@@ -331,7 +332,7 @@ impl Ticket {
         self.account.served.load(Ordering::Relaxed)
     }
 
-    /// Counts work that was done for this ticket outside of the line as if it had stood in it.
+    /// Counts work that was done for this ticket outside of the queue as if it had been queued.
     pub(crate) fn charge(&self, passes: u64) {
         self.account.served.fetch_add(passes, Ordering::Relaxed);
     }
@@ -361,18 +362,18 @@ impl Ticket {
                 asked: Instant::now(),
                 result: Arc::clone(&result),
             };
-            let mut line = self.shared.line();
-            if line.closed {
+            let mut queue = self.shared.queue();
+            if queue.closed {
                 return Err(PassError::Closed);
             }
             // Looked at under the lock: a cancellation before it is seen here, one after it finds the task.
             if self.is_cancelled() {
                 return Err(PassError::Cancelled);
             }
-            let place = (self.account.level(), self.account.number, line.next_task);
-            line.next_task += 1;
-            line.tasks.insert(place, task);
-            drop(line);
+            let key = (self.account.level(), self.account.number, queue.next_task);
+            queue.next_task += 1;
+            queue.tasks.insert(key, task);
+            drop(queue);
             self.shared.arrived.notify_all();
         }
         result.wait()
@@ -385,7 +386,7 @@ impl Drop for Ticket {
     }
 }
 
-/// An encoder whose calls stand in line like everybody's.
+/// An encoder whose calls are queued like everybody's.
 pub struct QueuedEmbedder<'t> {
     ticket: &'t Ticket,
 }
@@ -444,15 +445,15 @@ impl TaskResult {
 }
 
 impl Shared {
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn dimension(&self) -> usize {
         self.embedder.dimension()
     }
 
-    /// One thread: takes portions and runs them until the line is closed.
+    /// One thread: takes portions and runs them until the queue is closed.
     fn work(&self) {
         let (pixels, dimension) = (self.embedder.input_len(), self.dimension());
         let mut pictures = vec![0.0; self.batch * pixels];
@@ -461,11 +462,11 @@ impl Shared {
             let count: usize = portions.iter().map(|portion| portion.range.len()).sum();
             let (pictures, rows) = (&mut pictures[..count * pixels], &mut rows[..count * dimension]);
             let started = Instant::now();
-            let mut place = 0;
+            let mut start = 0;
             for portion in &portions {
-                let end = place + portion.range.len();
-                portion.fill(&mut pictures[place * pixels..end * pixels], pixels);
-                place = end;
+                let end = start + portion.range.len();
+                portion.fill(&mut pictures[start * pixels..end * pixels], pixels);
+                start = end;
             }
             let together = self.embed(pictures, rows);
             if together.is_ok() {
@@ -474,21 +475,21 @@ impl Shared {
             self.passes.fetch_add(count as u64, Ordering::Relaxed);
             self.batches.fetch_add(1, Ordering::Relaxed);
             self.shared_batches.fetch_add(u64::from(portions.len() > 1), Ordering::Relaxed);
-            let mut place = 0;
+            let mut start = 0;
             for portion in &portions {
-                let end = place + portion.range.len();
-                let own = &mut rows[place * dimension..end * dimension];
+                let end = start + portion.range.len();
+                let own = &mut rows[start * dimension..end * dimension];
                 let outcome = match &together {
                     Ok(()) => Ok(()),
                     Err(failure) if portions.len() == 1 => Err(failure.clone()),
                     // One picture fails the whole batch; its neighbours have nothing to do with it.
-                    Err(_) => self.embed(&pictures[place * pixels..end * pixels], own),
+                    Err(_) => self.embed(&pictures[start * pixels..end * pixels], own),
                 };
                 match outcome {
                     Ok(()) => portion.result.deliver(portion.range.clone(), own),
                     Err(failure) => portion.result.fail(PassError::Encoder(failure)),
                 }
-                place = end;
+                start = end;
             }
         }
     }
@@ -506,48 +507,49 @@ impl Shared {
         *speed = if *speed == 0.0 { now } else { *speed + SPEED_MEMORY * (now - *speed) };
     }
 
-    /// The passes to run next, from one ticket or several; `None` once the line is closed.
+    /// The passes to run next, from one ticket or several; `None` once the queue is closed.
     fn take(&self) -> Option<Vec<Portion>> {
-        let mut line = self.line();
+        let mut queue = self.queue();
         loop {
-            if line.closed {
+            if queue.closed {
                 return None;
             }
-            if !line.tasks.is_empty() {
+            if !queue.tasks.is_empty() {
                 break;
             }
-            line = self.arrived.wait(line).unwrap_or_else(PoisonError::into_inner);
+            queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-        let waiting: usize = line.tasks.values().map(|task| task.count - task.next).sum();
+        let waiting: usize = queue.tasks.values().map(|task| task.count - task.next).sum();
         // A lone query is spread over all threads.
         let mut room = self.batch.min(waiting.div_ceil(self.threads.get()).max(FEWEST));
-        line.turn += 1;
+        queue.turn += 1;
         let mut portions = Vec::new();
-        let turn = line.turn % ROUND;
-        let mut places = line.tasks.keys().copied().filter(|&(level, ..)| match turn {
+        let turn = queue.turn % ROUND;
+        let mut keys = queue.tasks.keys().copied().filter(|&(level, ..)| match turn {
             OLDEST => level <= LEVELS,
             OLDEST_BACKGROUND => level > LEVELS,
             _ => false,
         });
-        let first = places.next();
-        let older =
-            |first: Place, next: Place| if (next.1, next.2) < (first.1, first.2) { next } else { first };
-        if let Some(place) = first.map(|first| places.fold(first, older)) {
-            line.take_from(place, &mut room, &mut portions);
+        let first = keys.next();
+        let older = |first: QueueKey, next: QueueKey| {
+            if (next.1, next.2) < (first.1, first.2) { next } else { first }
+        };
+        if let Some(key) = first.map(|first| keys.fold(first, older)) {
+            queue.take_from(key, &mut room, &mut portions);
         }
         while room > 0
-            && let Some((&place, _)) = line.tasks.first_key_value()
+            && let Some((&key, _)) = queue.tasks.first_key_value()
         {
-            line.take_from(place, &mut room, &mut portions);
+            queue.take_from(key, &mut room, &mut portions);
         }
         Some(portions)
     }
 }
 
-impl Line {
+impl Queue {
     /// Moves up to `room` passes of a task into portions and puts the rest where it belongs now.
-    fn take_from(&mut self, place: Place, room: &mut usize, portions: &mut Vec<Portion>) {
-        let Some(mut task) = self.tasks.remove(&place) else { return };
+    fn take_from(&mut self, key: QueueKey, room: &mut usize, portions: &mut Vec<Portion>) {
+        let Some(mut task) = self.tasks.remove(&key) else { return };
         let count = (*room).min(task.count - task.next);
         let range = task.next..task.next + count;
         if task.next == 0 {
@@ -559,7 +561,7 @@ impl Line {
         task.next += count;
         task.account.served.fetch_add(count as u64, Ordering::Relaxed);
         if task.next < task.count {
-            let (_, ticket, number) = place;
+            let (_, ticket, number) = key;
             self.tasks.insert((task.account.level(), ticket, number), task);
         }
     }
@@ -570,8 +572,8 @@ impl Portion {
     fn fill(&self, pictures: &mut [f32], pixels: usize) {
         match &self.source {
             Source::Noisy { picture, stream, first, sigma } => {
-                for (place, out) in self.range.clone().zip(pictures.chunks_exact_mut(pixels)) {
-                    let sample = first + u32::try_from(place).expect("a range of u32 has no more members");
+                for (index, out) in self.range.clone().zip(pictures.chunks_exact_mut(pixels)) {
+                    let sample = first + u32::try_from(index).expect("a range of u32 has no more members");
                     stream.add(sample, *sigma, &picture.pixels, out);
                 }
             }

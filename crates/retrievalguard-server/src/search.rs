@@ -143,7 +143,7 @@ impl Slopes for WatchedSlopes<'_> {
         if self.ticket.is_cancelled() {
             return Err(PassError::Cancelled.into());
         }
-        // Estimated slopes are passes through the line, which counts them itself.
+        // Estimated slopes are passes through the queue, which counts them itself.
         if self.mode() == Mode::WhiteBox {
             self.ticket.charge((cloud.copies.len() / cloud.centre.len().max(1)) as u64);
         }
@@ -162,7 +162,7 @@ impl Service {
         ticket: &Ticket,
     ) -> Result<Found, Problem> {
         let (started, before) = (Instant::now(), ticket.served());
-        let snapshot = self.keeper.current();
+        let snapshot = self.gallery.current();
         let gallery = snapshot.gallery();
         let Some(wanted) = gallery.label_named(label) else {
             return Err(Problem::unprocessable(format!("the gallery has no label `{label}`")));

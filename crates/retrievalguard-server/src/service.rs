@@ -18,14 +18,14 @@ use retrievalguard_encoder::picture::{PictureFormat, PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{check_gallery, input_values};
 use tokio::sync::Semaphore;
 
-use crate::admission::{Admission, Place};
+use crate::admission::{Admission, AdmissionSlot};
 use crate::answer::Answer;
-use crate::course::{Ask, Course, News, Permits};
+use crate::gallery_writer::{Addition, GalleryWriter, Snapshot, Written};
 use crate::jobs::{Job, JobState, Jobs};
-use crate::keeper::{Addition, Keeper, Snapshot, Written};
 use crate::metrics::{Metrics, Readings};
 use crate::perturbation::{Perturbation, Store};
 use crate::problem::Problem;
+use crate::query_execution::{Permits, QueryExecution, QueryProgress, QueryRequest};
 use crate::scheduler::{Prepared, Scheduler, Ticket};
 use crate::settings::{Guarantees, Settings};
 use crate::{OpenError, secret_seed};
@@ -43,7 +43,7 @@ pub(crate) struct Service {
     pub(crate) embedder: Arc<OnnxEmbedder>,
     pub(crate) slopes: Option<SharedSlopes>,
     pub(crate) scheduler: Scheduler,
-    pub(crate) keeper: Keeper,
+    pub(crate) gallery: GalleryWriter,
     pub(crate) admission: Arc<Admission>,
     pub(crate) permits: Permits,
     pub(crate) jobs: Jobs,
@@ -71,10 +71,10 @@ impl Service {
             Samples::check_memory(count, embedder.dimension())?;
         }
         let name = settings.gallery.display().to_string();
-        let keeper = Keeper::open(&settings.gallery, settings.read_only)?;
-        check_gallery(&keeper.current().to_directory(), &name, &embedder, settings.sigma)?;
-        let place = settings.jobs.as_deref();
-        let jobs = Jobs::open(place, settings.limits.jobs, settings.pilot)
+        let gallery = GalleryWriter::open(&settings.gallery, settings.read_only)?;
+        check_gallery(&gallery.current().to_directory(), &name, &embedder, settings.sigma)?;
+        let folder = settings.jobs.as_deref();
+        let jobs = Jobs::open(folder, settings.limits.jobs, settings.pilot)
             .map_err(|source| OpenError::Jobs { path: settings.jobs.clone().unwrap_or_default(), source })?;
         let scheduler = Scheduler::start(
             Arc::clone(&embedder) as Arc<dyn Embedder + Send + Sync>,
@@ -106,7 +106,7 @@ impl Service {
             embedder,
             slopes,
             scheduler,
-            keeper,
+            gallery,
             jobs,
         });
         service.warm_up()?;
@@ -115,7 +115,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Runs a few passes, so that the first query finds the encoder awake and the line knows its speed.
+    /// Runs a few passes, so that the first query finds the encoder awake and the queue knows its speed.
     fn warm_up(&self) -> Result<(), OpenError> {
         let grey = vec![0.5; self.embedder.input_len()];
         let picture = Arc::new(Prepared { identity: "warm-up".to_owned(), pixels: grey });
@@ -148,7 +148,7 @@ impl Service {
     pub(crate) fn close(&self) {
         self.begin_closing();
         self.scheduler.close();
-        self.keeper.close();
+        self.gallery.close();
         for thread in std::mem::take(&mut *self.background.lock().unwrap_or_else(PoisonError::into_inner)) {
             if thread.join().is_err() {
                 tracing::error!("a background thread panicked");
@@ -180,30 +180,31 @@ impl Service {
         smoother.check_picture(&picture).map_err(|error| Problem::unprocessable(error.to_string()))
     }
 
-    /// Answers one question; `tell` makes its radius grow.
+    /// Answers one question; `report` makes its radius grow.
     pub(crate) fn answer(
         &self,
-        ask: &Ask,
+        request: &QueryRequest,
         ticket: &Ticket,
-        place: Option<&Place>,
-        tell: Option<&mut dyn FnMut(News)>,
+        slot: Option<&AdmissionSlot>,
+        report: Option<&mut dyn FnMut(QueryProgress)>,
     ) -> Result<Answer, Problem> {
-        self.answer_from(&self.keeper.current(), ask, ticket, place, tell)
+        self.answer_from(&self.gallery.current(), request, ticket, slot, report)
     }
 
     /// Answers one question about this state of the gallery.
     fn answer_from(
         &self,
         snapshot: &Snapshot,
-        ask: &Ask,
+        request: &QueryRequest,
         ticket: &Ticket,
-        place: Option<&Place>,
-        tell: Option<&mut dyn FnMut(News)>,
+        slot: Option<&AdmissionSlot>,
+        report: Option<&mut dyn FnMut(QueryProgress)>,
     ) -> Result<Answer, Problem> {
-        let course = Course { snapshot, guarantees: &self.guarantees, ticket, permits: &self.permits, place };
-        let answer = match tell {
-            Some(tell) => course.growing(ask, tell)?,
-            None => course.once(ask)?,
+        let execution =
+            QueryExecution { snapshot, guarantees: &self.guarantees, ticket, permits: &self.permits, slot };
+        let answer = match report {
+            Some(report) => execution.growing(request, report)?,
+            None => execution.once(request)?,
         };
         self.metrics.answer(&answer);
         Ok(answer)
@@ -217,7 +218,7 @@ impl Service {
         ticket: &Ticket,
     ) -> Result<Written, Problem> {
         let (prepared, _) = self.prepare(&identity, bytes)?;
-        let snapshot = self.keeper.current();
+        let snapshot = self.gallery.current();
         if !snapshot.gallery().rows_of(&identity).is_empty() {
             return Err(Problem::conflict(format!("the gallery has an item `{identity}` already")));
         }
@@ -245,7 +246,7 @@ impl Service {
             PictureFormat::Png => "png",
             PictureFormat::WebP => "webp",
         });
-        self.keeper.add(Addition { identity, label, vector, clean, picture: bytes.to_vec(), format })
+        self.gallery.add(Addition { identity, label, vector, clean, picture: bytes.to_vec(), format })
     }
 
     /// The label that the smoothed retriever gives, by a pilot alone.
@@ -253,7 +254,7 @@ impl Service {
         let seed = secret_seed().map_err(Problem::internal)?;
         let noise = (self.settings.sigma, seed);
         let pilot = ticket.samples(picture, noise, Stage::Pilot, 0..self.settings.pilot.get())?;
-        let snapshot = self.keeper.current();
+        let snapshot = self.gallery.current();
         let gallery = snapshot.gallery();
         let certifier = Certifier::new(gallery, self.settings.sigma, self.settings.alpha);
         let found = certifier.retrieve(&pilot, &[])?;
@@ -289,7 +290,7 @@ impl Service {
             work: self.scheduler.work(),
             backlog: self.scheduler.backlog(),
             inside: self.admission.count(),
-            items: self.keeper.current().gallery().len(),
+            items: self.gallery.current().gallery().len(),
             jobs: self.jobs.unfinished(),
         }
     }
@@ -324,13 +325,13 @@ impl Service {
 
     fn run_job(&self, job: &Job, ticket: &Ticket) -> Result<(), Problem> {
         job.keep()?;
-        while let Some(place) = job.open_picture() {
-            let bytes = job.picture(place)?;
-            let (prepared, picture_hash) = self.prepare(&format!("{}-{place}", job.id), &bytes)?;
-            let snapshot = self.keeper.current();
-            let identity = self.noise_identity(job, place, &snapshot);
+        while let Some(index) = job.open_picture() {
+            let bytes = job.picture(index)?;
+            let (prepared, picture_hash) = self.prepare(&format!("{}-{index}", job.id), &bytes)?;
+            let snapshot = self.gallery.current();
+            let identity = self.noise_identity(job, index, &snapshot);
             let picture = Arc::new(Prepared { identity, pixels: prepared.pixels.clone() });
-            let ask = Ask {
+            let request = QueryRequest {
                 picture,
                 picture_hash,
                 samples: job.request.samples,
@@ -339,12 +340,12 @@ impl Service {
                 seed: job.request.seed,
                 request_id: job.request.request_id.clone(),
             };
-            let mut tell = |news: News| match news {
-                News::First(_) => {}
-                News::Step(step) => job.reached(place, step.radius),
+            let mut report = |progress: QueryProgress| match progress {
+                QueryProgress::First(_) => {}
+                QueryProgress::Step(step) => job.reached(index, step.radius),
             };
-            let answer = self.answer_from(&snapshot, &ask, ticket, None, Some(&mut tell))?;
-            job.answered(place, answer)?;
+            let answer = self.answer_from(&snapshot, &request, ticket, None, Some(&mut report))?;
+            job.answered(index, answer)?;
         }
         Ok(())
     }
@@ -354,10 +355,10 @@ impl Service {
     /// A job that goes on after a restart repeats a picture whose radii may have been shown already. Against the same system
     /// it repeats its noise, and so its answer. Against another gallery, or another guarantee, that noise would no longer be
     /// independent of what it is to prove: the name is another, and the noise with it.
-    fn noise_identity(&self, job: &Job, place: usize, snapshot: &Snapshot) -> String {
+    fn noise_identity(&self, job: &Job, index: usize, snapshot: &Snapshot) -> String {
         let Guarantees { sigma, alpha, pilot, model, contract, .. } = &self.guarantees;
         let (gallery, engine) = (snapshot.version(), self.embedder.report());
-        format!("{}-{place} {gallery} {model} {contract} {engine} {sigma} {alpha} {pilot}", job.id)
+        format!("{}-{index} {gallery} {model} {contract} {engine} {sigma} {alpha} {pilot}", job.id)
     }
 
     /// Embeds the gallery's pictures without noise, for the plain retriever.
@@ -371,7 +372,7 @@ impl Service {
             let (picture, _) = self.prepare(name, bytes).ok()?;
             Some(ticket.plain(picture.pixels.clone()).ok()?.row(0).to_vec())
         };
-        let found = self.keeper.prepare_plain(embed);
+        let found = self.gallery.prepare_plain(embed);
         let seconds = started.elapsed().as_secs_f64();
         match found {
             Some(items) => tracing::info!(items, seconds, "the plain retriever has its own gallery"),

@@ -22,7 +22,7 @@ use tokio::time::Sleep;
 use tower_service::Service as _;
 
 use crate::access::is_host_name;
-use crate::doorway::{Counted, Doorway, Running, turn_away};
+use crate::connections::{Connections, CountedBody, RunningRequests, refuse};
 use crate::problem::Problem;
 use crate::service::{Service, SharedSlopes};
 use crate::{OpenError, Settings, api};
@@ -120,21 +120,21 @@ impl Serving {
         let Self { service, listener, stop } = self;
         let listener = TcpListener::from_std(listener)?;
         let limits = &service.settings.limits;
-        let places = u32::try_from(limits.connections).unwrap_or(u32::MAX);
-        let doorway = Arc::new(Doorway::new(places, limits.connections_per_client));
-        let (running, end) = (Running::default(), watch::Sender::new(false));
+        let most = u32::try_from(limits.connections).unwrap_or(u32::MAX);
+        let connections = Arc::new(Connections::new(most, limits.connections_per_client));
+        let (running, end) = (RunningRequests::default(), watch::Sender::new(false));
         let lasting = async {
             stop.heard().await;
             wind_up(&service, &running).await;
         };
         // Connections are accepted to the end: a client is told that the service ends, not left waiting.
         tokio::select! {
-            never = accept(&listener, &service, &doorway, &running, (&stop, &end)) => match never {},
+            never = accept(&listener, &service, &connections, &running, (&stop, &end)) => match never {},
             () = lasting => {}
         }
         drop(listener);
         end.send_replace(true);
-        if tokio::time::timeout(LAST_WORDS, doorway.empty()).await.is_err() {
+        if tokio::time::timeout(LAST_WORDS, connections.all_closed()).await.is_err() {
             tracing::warn!("some connections did not close in time");
         }
         Ok(())
@@ -142,7 +142,7 @@ impl Serving {
 }
 
 /// Refuses what is new and waits for what is being answered; what takes too long is given up and told so.
-async fn wind_up(service: &Arc<Service>, running: &Running) {
+async fn wind_up(service: &Arc<Service>, running: &RunningRequests) {
     tracing::info!("stopping: no new requests");
     service.begin_closing();
     if tokio::time::timeout(service.settings.grace, running.none()).await.is_ok() {
@@ -158,36 +158,36 @@ async fn wind_up(service: &Arc<Service>, running: &Running) {
     drop(given_up);
 }
 
-/// Lets connections in, for as long as it is asked to.
+/// Accepts connections for as long as it is polled.
 async fn accept(
     listener: &TcpListener,
     service: &Arc<Service>,
-    doorway: &Arc<Doorway>,
-    running: &Running,
+    connections: &Arc<Connections>,
+    running: &RunningRequests,
     (stop, end): (&Stop, &watch::Sender<bool>),
 ) -> Infallible {
     let router = api::router(service);
     loop {
-        // While the service ends nobody waits for a place: whoever finds none is told why.
-        let place = tokio::select! {
+        // While the service ends nobody waits for a permit: whoever finds none is refused with the reason.
+        let permit = tokio::select! {
             biased;
             () = stop.heard() => None,
-            place = doorway.place() => Some(place),
+            permit = connections.permit() => Some(permit),
         };
         match listener.accept().await {
             Ok((stream, address)) => {
-                let place = place.or_else(|| doorway.place_now());
-                let Some(guest) = place.and_then(|place| doorway.enter(place, address.ip())) else {
+                let permit = permit.or_else(|| connections.try_permit());
+                let Some(counted) = permit.and_then(|permit| connections.enter(permit, address.ip())) else {
                     service.metrics.turned_away();
-                    let problem = if stop.is_asked() { Problem::closing() } else { doorway.too_many() };
-                    turn_away(stream, &problem);
+                    let problem = if stop.is_asked() { Problem::closing() } else { connections.too_many() };
+                    refuse(stream, &problem);
                     continue;
                 };
                 let (router, service) = (router.clone(), Arc::clone(service));
                 let (running, ending) = (running.clone(), end.subscribe());
                 tokio::spawn(async move {
                     connection(stream, address, (router, service, running), ending).await;
-                    drop(guest);
+                    drop(counted);
                 });
             }
             Err(error) => {
@@ -200,12 +200,12 @@ async fn accept(
 }
 
 /// A connection that ends when its client has not taken anything for too long.
-struct Impatient {
+struct WriteTimeout {
     stream: TokioIo<TcpStream>,
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Impatient {
+impl WriteTimeout {
     fn new(stream: TokioIo<TcpStream>) -> Self {
         Self { stream, waiting: None }
     }
@@ -228,7 +228,7 @@ impl Impatient {
     }
 }
 
-impl hyper::rt::Read for Impatient {
+impl hyper::rt::Read for WriteTimeout {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -238,7 +238,7 @@ impl hyper::rt::Read for Impatient {
     }
 }
 
-impl hyper::rt::Write for Impatient {
+impl hyper::rt::Write for WriteTimeout {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -274,7 +274,7 @@ impl hyper::rt::Write for Impatient {
 async fn connection(
     stream: TcpStream,
     address: SocketAddr,
-    (router, service, running): (Router, Arc<Service>, Running),
+    (router, service, running): (Router, Arc<Service>, RunningRequests),
     mut ending: watch::Receiver<bool>,
 ) {
     // Events are small and late ones are useless.
@@ -286,13 +286,13 @@ async fn connection(
         let counted = (!service.is_closing()).then(|| running.enter());
         async move {
             let response = router.call(request).await.unwrap_or_else(|never| match never {});
-            Ok::<_, Infallible>(response.map(|body| Counted { body, _request: counted }))
+            Ok::<_, Infallible>(response.map(|body| CountedBody { body, _request: counted }))
         }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
-        .serve_connection(Impatient::new(TokioIo::new(stream)), answer);
+        .serve_connection(WriteTimeout::new(TokioIo::new(stream)), answer);
     let mut connection = std::pin::pin!(connection);
     let ended = async move {
         // An error means that the service is gone.

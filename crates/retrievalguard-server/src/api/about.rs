@@ -106,7 +106,7 @@ pub(crate) async fn about(
     State(service): State<Arc<Service>>,
     Extension(context): Extension<Context>,
 ) -> Json<About> {
-    let snapshot = service.keeper.current();
+    let snapshot = service.gallery.current();
     let (gallery, settings) = (snapshot.gallery(), &service.settings);
     let limits = &settings.limits;
     let [channels, height, width] = service.embedder.model_config().picture_shape();
@@ -116,7 +116,7 @@ pub(crate) async fn about(
         version: env!("CARGO_PKG_VERSION"),
         auth: if settings.tokens.is_empty() { "none" } else { "required" },
         may_read: context.role.is_some(),
-        may_write: context.role == Some(Role::Write) && service.keeper.read_only().is_none(),
+        may_write: context.role == Some(Role::Write) && service.gallery.read_only().is_none(),
         gallery: AboutGallery {
             name,
             items: gallery.len(),
@@ -128,7 +128,7 @@ pub(crate) async fn about(
             },
             samples: snapshot.provenance().samples,
             version: version.clone(),
-            read_only: service.keeper.read_only().is_some(),
+            read_only: service.gallery.read_only().is_some(),
         },
         sigma: settings.sigma.get(),
         alpha: settings.alpha.get(),
@@ -146,7 +146,7 @@ pub(crate) async fn about(
             queue: limits.queue,
         },
         input: AboutInput { channels, height, width },
-        plain: service.keeper.plain_state(),
+        plain: service.gallery.plain_state(),
         search: service.search_mode().name(),
         largest_radius: service.largest_radius(&snapshot),
         hashes: AboutHashes {

@@ -20,7 +20,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::layers::{Context, PathName, enter, path_name};
 use super::stream::run;
 use crate::form::{Fields, Form, ItemForm};
-use crate::keeper::Snapshot;
+use crate::gallery_writer::Snapshot;
 use crate::problem::{ErrorBody, Problem};
 use crate::scheduler::Ticket;
 use crate::service::Service;
@@ -103,7 +103,7 @@ pub(crate) async fn list(State(service): State<Arc<Service>>, uri: Uri) -> Resul
     let fields = Fields::of_address(uri.query(), &["offset", "limit", "label"])?;
     let offset = fields.number("offset", 0, u64::from(u32::MAX))?.unwrap_or(0) as usize;
     let limit = fields.number("limit", 1, PAGE)?.unwrap_or(50) as usize;
-    let snapshot = service.keeper.current();
+    let snapshot = service.gallery.current();
     let gallery = snapshot.gallery();
     let rows: Vec<usize> = match fields.text("label").map(|name| gallery.label_named(name)) {
         None => (0..gallery.len()).collect(),
@@ -140,7 +140,7 @@ pub(crate) struct LabelList {
     tag = "gallery"
 )]
 pub(crate) async fn labels(State(service): State<Arc<Service>>) -> Json<LabelList> {
-    let snapshot = service.keeper.current();
+    let snapshot = service.gallery.current();
     let gallery = snapshot.gallery();
     let mut counts = std::collections::BTreeMap::<&str, usize>::new();
     for &label in gallery.labels() {
@@ -207,7 +207,7 @@ pub(crate) async fn add(
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (place, request) = enter(&service, &context, request).await?;
+    let (slot, request) = enter(&service, &context, request).await?;
     let form = Form::read(request, &["label", "identity"], 1, service.settings.limits.body_bytes).await?;
     let label =
         form.fields.text("label").ok_or_else(|| Problem::bad_request("parameter `label` is missing"))?;
@@ -216,14 +216,14 @@ pub(crate) async fn add(
         Some(identity) => name("identity", identity)?,
         None => format!("added/{:.16}", Digest::of_bytes(form.picture())),
     };
-    let passes = 1 + u64::from(service.keeper.current().provenance().samples.unwrap_or(0));
-    place.promise(passes, service.scheduler.speed())?;
+    let passes = 1 + u64::from(service.gallery.current().provenance().samples.unwrap_or(0));
+    slot.promise(passes, service.scheduler.speed())?;
     let ticket = Arc::new(service.scheduler.ticket());
     let limit = service.time_limit();
     let item = (identity.clone(), label.clone());
     let work = move |ticket: &Ticket| {
         let written = service.add(item, form.picture(), ticket)?;
-        drop(place);
+        drop(slot);
         Ok(written)
     };
     let written = run(&ticket, limit, work).await?;
@@ -279,7 +279,7 @@ pub(crate) async fn show(
     State(service): State<Arc<Service>>,
     path: PathName,
 ) -> Result<Json<GalleryItem>, Problem> {
-    let snapshot = service.keeper.current();
+    let snapshot = service.gallery.current();
     let row = row(&snapshot, &path_name(path)?)?;
     Ok(Json(GalleryItem::new(&snapshot, row)))
 }
@@ -320,7 +320,7 @@ pub(crate) async fn picture(
     let identity = path_name(path)?;
     let fields = Fields::of_address(uri.query(), &["original"])?;
     let original = fields.word("original", &["true", "false"])? == Some("true");
-    let snapshot = service.keeper.current();
+    let snapshot = service.gallery.current();
     let row = row(&snapshot, &identity)?;
     let missing = || Problem::not_found(format!("the picture of `{identity}` is not there"));
     // Where pictures are is the gallery's own knowledge; nothing of a request becomes a path.
@@ -443,11 +443,11 @@ pub(crate) async fn remove(
     path: PathName,
 ) -> Result<Json<Removed>, Problem> {
     let identity = path_name(path)?;
-    let place = service.admission.enter(&context.client, service.scheduler.speed())?;
-    row(&service.keeper.current(), &identity)?;
+    let slot = service.admission.enter(&context.client, service.scheduler.speed())?;
+    row(&service.gallery.current(), &identity)?;
     let written = tokio::task::spawn_blocking(move || {
-        let written = service.keeper.remove(identity);
-        drop(place);
+        let written = service.gallery.remove(identity);
+        drop(slot);
         written
     });
     let written = written.await.map_err(Problem::internal)??;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::layers::{Context, PathName, empty, enter, path_name};
-use super::query::{KNOWN, QueryParameters, Wishes};
+use super::query::{KNOWN, QueryOptions, QueryParameters};
 use super::stream::events_of;
 use crate::access::Role;
 use crate::form::{Form, QueryForm, drain};
@@ -58,7 +58,7 @@ pub(crate) struct JobList {
         (status = 415, description = "Not a picture", body = ErrorBody),
         (status = 422, description = "A picture does not fit the encoder", body = ErrorBody),
         (status = 429, description = "Too many requests of this client at once", body = ErrorBody),
-        (status = 503, description = "No place for another job, or shutting down", body = ErrorBody),
+        (status = 503, description = "No slot for another job, or shutting down", body = ErrorBody),
         (status = 507, description = "No room on the disk", body = ErrorBody),
     ),
     security((), ("bearer" = [])),
@@ -73,14 +73,14 @@ pub(crate) async fn accept(
         drain(request).await;
         return Err(problem);
     }
-    let (place, request) = enter(&service, &context, request).await?;
+    let (slot, request) = enter(&service, &context, request).await?;
     let limits = service.settings.limits;
     let form = Form::read(request, &KNOWN, limits.job_pictures, service.settings.limits.body_bytes).await?;
-    let wishes = Wishes::new(&service, &form.fields, limits.job_samples)?;
+    let options = QueryOptions::new(&service, &form.fields, limits.job_samples)?;
     let request = JobRequest {
-        samples: wishes.samples,
-        target: wishes.target,
-        top_k: wishes.top_k,
+        samples: options.samples,
+        target: options.target,
+        top_k: options.top_k,
         pictures: form.pictures.len(),
         seed: secret_seed().map_err(Problem::internal)?,
         request_id: context.request_id,
@@ -90,18 +90,18 @@ pub(crate) async fn accept(
     };
     let accepted = tokio::task::spawn_blocking(move || {
         // A picture that cannot be read is said so now, not in an hour.
-        for (place, picture) in form.pictures.iter().enumerate() {
-            service.prepare(&format!("picture {}", place + 1), picture)?;
+        for (index, picture) in form.pictures.iter().enumerate() {
+            service.prepare(&format!("picture {}", index + 1), picture)?;
         }
         let job = service.jobs.accept(request, &form.pictures)?;
-        drop(place);
+        drop(slot);
         Ok::<_, Problem>(job)
     });
     let job = accepted.await.map_err(Problem::internal)??;
     let accepted = Accepted { id: job.id.clone(), state: job.state() };
     let mut response = (StatusCode::ACCEPTED, Json(accepted)).into_response();
-    if let Ok(place) = HeaderValue::from_str(&format!("/v1/jobs/{}", job.id)) {
-        response.headers_mut().insert(header::LOCATION, place);
+    if let Ok(address) = HeaderValue::from_str(&format!("/v1/jobs/{}", job.id)) {
+        response.headers_mut().insert(header::LOCATION, address);
     }
     Ok(response)
 }
@@ -203,21 +203,21 @@ pub(crate) async fn events(
 ) -> Result<Response, Problem> {
     let id = path_name(path)?;
     if let Some(report) = service.jobs.damaged(&id) {
-        return Ok(events_of(async move |teller| teller.tell("done", &report)));
+        return Ok(events_of(async move |events| events.send("done", &report)));
     }
     let job = service.jobs.find(&id)?;
-    Ok(events_of(async move |teller| {
+    Ok(events_of(async move |events| {
         let mut watch = job.watch();
         loop {
             watch.mark_unchanged();
             let progress = job.progress();
-            teller.tell("progress", &progress);
+            events.send("progress", &progress);
             if progress.state.is_over() {
-                teller.tell("done", &job.report());
+                events.send("done", &job.report());
                 return;
             }
             if service.is_closing() {
-                teller.tell("error", &Problem::closing().body(&context.request_id));
+                events.send("error", &Problem::closing().body(&context.request_id));
                 return;
             }
             if watch.changed().await.is_err() {

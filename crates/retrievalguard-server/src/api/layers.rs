@@ -14,7 +14,7 @@ use hyper::{Method, StatusCode};
 use tracing::Instrument;
 
 use crate::access::{Role, check_sender, client_key};
-use crate::admission::Place;
+use crate::admission::AdmissionSlot;
 use crate::form::drain;
 use crate::problem::Problem;
 use crate::service::Service;
@@ -156,17 +156,17 @@ fn admit(service: &Service, request: &Request) -> Result<(), Problem> {
     let role = if writes { Role::Write } else { Role::Read };
     let context = request.extensions().get::<Context>();
     context.ok_or_else(|| Problem::internal("a request has no context"))?.require(role)?;
-    if writes { service.keeper.check_writable() } else { Ok(()) }
+    if writes { service.gallery.check_writable() } else { Ok(()) }
 }
 
-/// Takes a place for a request; one that is sent away is heard out first.
+/// Takes a slot for a request; the body of one that is refused is read first.
 pub(crate) async fn enter(
     service: &Service,
     context: &Context,
     request: Request,
-) -> Result<(Place, Request), Problem> {
+) -> Result<(AdmissionSlot, Request), Problem> {
     match service.admission.enter(&context.client, service.scheduler.speed()) {
-        Ok(place) => Ok((place, request)),
+        Ok(slot) => Ok((slot, request)),
         Err(problem) => {
             drain(request).await;
             Err(problem)

@@ -16,12 +16,12 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::items::shown;
 use super::layers::{Context, PathName, enter, path_name};
-use super::stream::{Teller, events, run, wants_events};
+use super::stream::{EventSender, events, run, wants_events};
 use crate::answer::{Item, VerdictWord};
-use crate::course::{Ask, milliseconds};
 use crate::form::{Fields, Form};
 use crate::perturbation::{Kind, Perturbation, Target};
 use crate::problem::{ErrorBody, Problem};
+use crate::query_execution::{QueryRequest, milliseconds};
 use crate::scheduler::Ticket;
 use crate::search::Searched;
 use crate::secret_seed;
@@ -141,7 +141,7 @@ pub(crate) async fn make(
     request: Request,
 ) -> Result<Response, Problem> {
     let streamed = wants_events(request.headers());
-    let (place, request) = enter(&service, &context, request).await?;
+    let (slot, request) = enter(&service, &context, request).await?;
     let known = ["kind", "against", "size", "label", "seconds"];
     let form = Form::read(request, &known, 1, service.settings.limits.body_bytes).await?;
     let kind = match form.fields.word("kind", &["noise", "adversarial"])? {
@@ -197,7 +197,7 @@ pub(crate) async fn make(
         };
         let id = crate::random_name().map_err(Problem::internal)?;
         own.perturbations.keep(id.clone(), made);
-        drop((place, search));
+        drop((slot, search));
         Ok(Made {
             id,
             kind,
@@ -216,16 +216,16 @@ pub(crate) async fn make(
     }
     let expected = service.expected_passes(against, time) + u64::from(service.settings.pilot.get());
     let watched = Arc::clone(&ticket);
-    let work = move |ticket: &Ticket, teller: &Teller| {
+    let work = move |ticket: &Ticket, events: &EventSender| {
         let started = Instant::now();
-        let (own, done) = (teller.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
+        let (own, done) = (events.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
         let ended = Arc::clone(&done);
         let watcher = std::thread::spawn(move || {
             while !ended.load(std::sync::atomic::Ordering::Relaxed) && !watched.is_cancelled() {
                 let passes = watched.served();
                 let expected = expected.max(passes);
                 let (seconds, most_seconds) = (started.elapsed().as_secs_f64(), time.as_secs_f64());
-                own.tell("progress", &SearchProgress { passes, expected, seconds, most_seconds });
+                own.send("progress", &SearchProgress { passes, expected, seconds, most_seconds });
                 std::thread::sleep(Duration::from_millis(200));
             }
         });
@@ -331,9 +331,9 @@ pub(crate) async fn look(
     let samples = fields.number("samples", 1, most)?.unwrap_or(SAMPLES.min(most));
     let samples = SampleCount::new(samples).map_err(|error| Problem::bad_request(error.to_string()))?;
     let perturbation = service.perturbations.find(&id)?;
-    let place = service.admission.enter(&context.client, service.scheduler.speed())?;
+    let slot = service.admission.enter(&context.client, service.scheduler.speed())?;
     let passes = 1 + u64::from(samples.get()) + u64::from(service.settings.pilot.get());
-    place.promise(passes, service.scheduler.speed())?;
+    slot.promise(passes, service.scheduler.speed())?;
     let ticket = Arc::new(service.scheduler.ticket());
     let limit = service.time_limit();
     let work = move |ticket: &Ticket| {
@@ -341,7 +341,7 @@ pub(crate) async fn look(
         let (moved, norm) = perturbation.at(size);
         service.check(&moved)?;
         let plain = plain(&service, &moved.pixels, &perturbation.label, ticket)?;
-        let ask = Ask {
+        let request = QueryRequest {
             picture: Arc::new(moved),
             picture_hash: perturbation.picture_hash.clone(),
             samples,
@@ -350,7 +350,7 @@ pub(crate) async fn look(
             seed: secret_seed().map_err(Problem::internal)?,
             request_id: context.request_id,
         };
-        let answer = service.answer(&ask, ticket, Some(&place), None)?;
+        let answer = service.answer(&request, ticket, Some(&slot), None)?;
         let nearest = answer.items.into_iter().next();
         let nearest = nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
         let smoothed = SmoothedLook {
@@ -368,7 +368,7 @@ pub(crate) async fn look(
 }
 
 fn plain(service: &Service, pixels: &[f32], label: &str, ticket: &Ticket) -> Result<PlainLook, Problem> {
-    let snapshot = service.keeper.current();
+    let snapshot = service.gallery.current();
     let gallery = snapshot.plain().unwrap_or_else(|| snapshot.gallery());
     let samples = ticket.plain(pixels.to_vec())?;
     let embedding: Vec<f64> = samples.row(0).iter().map(|&value| f64::from(value)).collect();

@@ -9,11 +9,11 @@ use retrievalguard::{SampleCount, TargetRadius};
 use utoipa::IntoParams;
 
 use super::layers::{Context, enter};
-use super::stream::{Teller, events, run, wants_events};
+use super::stream::{EventSender, events, run, wants_events};
 use crate::answer::Answer;
-use crate::course::{Ask, News};
 use crate::form::{Fields, Form, QueryForm};
 use crate::problem::{ErrorBody, Problem};
+use crate::query_execution::{QueryProgress, QueryRequest};
 use crate::scheduler::Ticket;
 use crate::secret_seed;
 use crate::service::Service;
@@ -37,13 +37,13 @@ pub(crate) struct QueryParameters {
 pub(crate) const KNOWN: [&str; 3] = ["samples", "target_radius", "top_k"];
 
 /// What a query asks for, within the limits.
-pub(crate) struct Wishes {
+pub(crate) struct QueryOptions {
     pub(crate) samples: SampleCount,
     pub(crate) target: Option<TargetRadius>,
     pub(crate) top_k: usize,
 }
 
-impl Wishes {
+impl QueryOptions {
     pub(crate) fn new(service: &Service, fields: &Fields, most: u32) -> Result<Self, Problem> {
         let limits = &service.settings.limits;
         let samples = match fields.number("samples", 1, u64::from(most))? {
@@ -98,41 +98,41 @@ pub(crate) async fn query(
     request: Request,
 ) -> Result<Response, Problem> {
     let streamed = wants_events(request.headers());
-    let (place, request) = enter(&service, &context, request).await?;
+    let (slot, request) = enter(&service, &context, request).await?;
     let form = Form::read(request, &KNOWN, 1, service.settings.limits.body_bytes).await?;
-    let wishes = Wishes::new(&service, &form.fields, service.settings.limits.samples)?;
-    let passes = u64::from(wishes.samples.get()) + u64::from(service.settings.pilot.get());
-    place.promise(passes, service.scheduler.speed())?;
+    let options = QueryOptions::new(&service, &form.fields, service.settings.limits.samples)?;
+    let passes = u64::from(options.samples.get()) + u64::from(service.settings.pilot.get());
+    slot.promise(passes, service.scheduler.speed())?;
     let ticket = Arc::new(service.scheduler.ticket());
     let (limit, request_id) = (service.time_limit(), context.request_id.clone());
-    let ask = move |service: &Service| {
+    let prepare = move |service: &Service| {
         let (picture, picture_hash) = service.prepare("query", form.picture())?;
-        Ok::<_, Problem>(Ask {
+        Ok::<_, Problem>(QueryRequest {
             picture,
             picture_hash,
-            samples: wishes.samples,
-            target: wishes.target,
-            top_k: wishes.top_k,
+            samples: options.samples,
+            target: options.target,
+            top_k: options.top_k,
             seed: secret_seed().map_err(Problem::internal)?,
             request_id: context.request_id,
         })
     };
-    if service.keeper.current().gallery().label_count() < 2 {
+    if service.gallery.current().gallery().label_count() < 2 {
         return Err(retrievalguard::certificate::CertificateError::NoNegatives.into());
     }
     if streamed {
         // What is wrong with the picture is a status, not an event.
         let own = Arc::clone(&service);
-        let ask = run(&Arc::new(service.scheduler.ticket()), limit, move |_| ask(&own)).await?;
-        let work = move |ticket: &Ticket, teller: &Teller| {
-            let mut tell = |news: News| match news {
-                News::First(answer) => teller.tell("first", &answer),
-                News::Step(step) => teller.tell("radius", &step),
+        let request = run(&Arc::new(service.scheduler.ticket()), limit, move |_| prepare(&own)).await?;
+        let work = move |ticket: &Ticket, events: &EventSender| {
+            let mut report = |progress: QueryProgress| match progress {
+                QueryProgress::First(answer) => events.send("first", &answer),
+                QueryProgress::Step(step) => events.send("radius", &step),
             };
-            service.answer(&ask, ticket, Some(&place), Some(&mut tell))
+            service.answer(&request, ticket, Some(&slot), Some(&mut report))
         };
         return Ok(events(ticket, limit, request_id, work));
     }
-    let work = move |ticket: &Ticket| service.answer(&ask(&service)?, ticket, Some(&place), None);
+    let work = move |ticket: &Ticket| service.answer(&prepare(&service)?, ticket, Some(&slot), None);
     Ok(Json(run(&ticket, limit, work).await?).into_response())
 }

@@ -18,10 +18,10 @@ use tracing::Span;
 use crate::problem::Problem;
 use crate::scheduler::Ticket;
 
-/// Calls the work off when it is dropped, for instance with the connection of a client that left.
-pub(crate) struct CallOff(pub(crate) Arc<Ticket>);
+/// Cancels the work when it is dropped, for instance with the connection of a client that left.
+pub(crate) struct CancelOnDrop(pub(crate) Arc<Ticket>);
 
-impl Drop for CallOff {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -41,7 +41,7 @@ pub(crate) async fn run<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce(&Ticket) -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
-    let _call_off = CallOff(Arc::clone(ticket));
+    let _cancel = CancelOnDrop(Arc::clone(ticket));
     let own = Arc::clone(ticket);
     let span = Span::current();
     let working = tokio::task::spawn_blocking(move || span.in_scope(|| work(&own)));
@@ -66,51 +66,51 @@ fn too_long(limit: Duration) -> Problem {
 
 /// Sends events from the thread that works.
 #[derive(Clone)]
-pub(crate) struct Teller(UnboundedSender<Event>);
+pub(crate) struct EventSender(UnboundedSender<Event>);
 
-impl Teller {
+impl EventSender {
     /// Sends one event; nobody may be listening any more.
-    pub(crate) fn tell(&self, name: &str, content: &impl Serialize) {
+    pub(crate) fn send(&self, name: &str, content: &impl Serialize) {
         let event = Event::default().event(name).json_data(content);
         let event = event.unwrap_or_else(|_| Event::default().event("error"));
         let _ = self.0.send(event);
     }
 }
 
-/// Runs `work` on a thread of its own and streams what it tells; its end is the event `done` or `error`.
+/// Runs `work` on a thread of its own and streams the events it sends; the last one is `done` or `error`.
 pub(crate) fn events<T: Serialize + Send + 'static>(
     ticket: Arc<Ticket>,
     limit: Duration,
     request_id: String,
-    work: impl FnOnce(&Ticket, &Teller) -> Result<T, Problem> + Send + 'static,
+    work: impl FnOnce(&Ticket, &EventSender) -> Result<T, Problem> + Send + 'static,
 ) -> Response {
     let (sender, receiver) = unbounded_channel();
-    let teller = Teller(sender);
+    let events = EventSender(sender);
     let own = Arc::clone(&ticket);
-    let last = teller.clone();
+    let last = events.clone();
     let id = request_id.clone();
     let span = Span::current();
     tokio::task::spawn_blocking(move || {
         span.in_scope(|| {
-            let result = catch_unwind(AssertUnwindSafe(|| work(&own, &teller)));
+            let result = catch_unwind(AssertUnwindSafe(|| work(&own, &events)));
             match result.unwrap_or_else(|_| Err(Problem::internal("a streamed answer panicked"))) {
-                Ok(answer) => last.tell("done", &answer),
-                Err(problem) => last.tell("error", &problem.body(&id)),
+                Ok(answer) => last.send("done", &answer),
+                Err(problem) => last.send("error", &problem.body(&id)),
             }
         });
     });
     let late = too_long(limit).body(&request_id);
     let late = Event::default().event("error").json_data(late).unwrap_or_default();
-    respond(receiver, Some((Instant::now() + limit, late)), CallOff(ticket))
+    respond(receiver, Some((Instant::now() + limit, late)), CancelOnDrop(ticket))
 }
 
 /// Streams events that `work` sends until it ends.
-pub(crate) fn events_of<F>(work: impl FnOnce(Teller) -> F) -> Response
+pub(crate) fn events_of<F>(work: impl FnOnce(EventSender) -> F) -> Response
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let (sender, receiver) = unbounded_channel();
-    let working = tokio::spawn(work(Teller(sender)));
+    let working = tokio::spawn(work(EventSender(sender)));
     // Dropped with the connection, it ends the work.
     let end = AbortOnDrop(working.abort_handle());
     respond(receiver, None, end)
@@ -136,7 +136,7 @@ fn respond<G: Send + 'static>(
             None => receiver.recv().await.map(|event| (Ok::<_, Infallible>(event), (receiver, None, guard))),
             Some((moment, late)) => match timeout_at(moment, receiver.recv()).await {
                 Ok(event) => event.map(|event| (Ok(event), (receiver, Some((moment, late)), guard))),
-                // The guard goes first: what takes too long is called off.
+                // The guard goes first: what takes too long is cancelled.
                 Err(_) => {
                     drop(guard);
                     Some((Ok(late), (receiver, None, None)))

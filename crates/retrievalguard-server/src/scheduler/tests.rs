@@ -209,7 +209,7 @@ fn a_cheap_query_overtakes_an_expensive_one_which_still_gets_its_share() {
 }
 
 #[test]
-fn a_query_that_is_given_up_leaves_the_line_at_once() {
+fn a_cancelled_query_leaves_the_queue_at_once() {
     let (toy, open) = Toy::gated();
     let toy = Arc::new(toy);
     let scheduler = scheduler(&toy, 1, 8);
@@ -235,14 +235,14 @@ fn nobody_fails_for_the_picture_of_another() {
         let toy = Arc::new(Toy::new());
         let scheduler = scheduler(&toy, 1, 64);
         thread::scope(|scope| {
-            let line = scheduler.shared.line();
+            let queue = scheduler.shared.queue();
             let bad = scheduler.ticket();
             let bad = scope.spawn(move || bad.samples(&picture("bad", level), noise(), Stage::Pilot, 0..20));
             let good = scheduler.ticket();
             let good = scope.spawn(move || good.samples(&picture("good", 0.5), noise(), Stage::Pilot, 0..20));
             // Both wait for the lock, so that they meet in one batch.
             thread::sleep(Duration::from_millis(50));
-            drop(line);
+            drop(queue);
             let error = bad.join().unwrap().unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
             assert_eq!(good.join().unwrap().unwrap().count(), 20);
@@ -252,7 +252,7 @@ fn nobody_fails_for_the_picture_of_another() {
 }
 
 #[test]
-fn a_closed_line_tells_everyone_who_waits() {
+fn a_closed_queue_fails_everyone_who_waits() {
     let (toy, open) = Toy::gated();
     let toy = Arc::new(toy);
     let scheduler = scheduler(&toy, 1, 8);
@@ -272,7 +272,7 @@ fn a_closed_line_tells_everyone_who_waits() {
 }
 
 #[test]
-fn an_encoder_in_line_is_the_encoder() {
+fn a_queued_encoder_is_the_encoder() {
     let toy = Arc::new(Toy::new());
     let scheduler = scheduler(&toy, 2, 4);
     let ticket = scheduler.ticket();

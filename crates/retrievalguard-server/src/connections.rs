@@ -16,39 +16,43 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use crate::access::client_address;
 use crate::problem::Problem;
 
-/// Places for connections.
-pub(crate) struct Doorway {
-    places: Arc<Semaphore>,
+/// The open connections, bounded in number and per client address.
+pub(crate) struct Connections {
+    permits: Arc<Semaphore>,
     most: u32,
     per_client: usize,
     by_client: Mutex<HashMap<IpAddr, usize>>,
 }
 
 /// A connection that is open.
-pub(crate) struct Guest {
-    doorway: Arc<Doorway>,
+pub(crate) struct Connection {
+    connections: Arc<Connections>,
     client: IpAddr,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Doorway {
-    pub(crate) fn new(places: u32, per_client: usize) -> Self {
+impl Connections {
+    pub(crate) fn new(most: u32, per_client: usize) -> Self {
         let by_client = Mutex::default();
-        Self { places: Arc::new(Semaphore::new(places as usize)), most: places, per_client, by_client }
+        Self { permits: Arc::new(Semaphore::new(most as usize)), most, per_client, by_client }
     }
 
-    /// Waits for a place, before anybody is let in: beyond the limit, connections wait in the operating system.
-    pub(crate) async fn place(&self) -> OwnedSemaphorePermit {
-        Arc::clone(&self.places).acquire_owned().await.expect("the places are never closed")
+    /// Waits for a permit before a connection is accepted: beyond the limit, connections wait in the operating system.
+    pub(crate) async fn permit(&self) -> OwnedSemaphorePermit {
+        Arc::clone(&self.permits).acquire_owned().await.expect("the permits are never closed")
     }
 
-    /// A place, if one is free at this moment.
-    pub(crate) fn place_now(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.places).try_acquire_owned().ok()
+    /// A permit, if one is free at this moment.
+    pub(crate) fn try_permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.permits).try_acquire_owned().ok()
     }
 
-    /// Gives the place to a client, unless it has too many.
-    pub(crate) fn enter(self: &Arc<Self>, place: OwnedSemaphorePermit, address: IpAddr) -> Option<Guest> {
+    /// Counts a connection of a client, unless the client has too many.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        permit: OwnedSemaphorePermit,
+        address: IpAddr,
+    ) -> Option<Connection> {
         let client = client_address(address);
         let mut by_client = self.by_client();
         let own = by_client.entry(client).or_default();
@@ -57,10 +61,10 @@ impl Doorway {
         }
         *own += 1;
         drop(by_client);
-        Some(Guest { doorway: Arc::clone(self), client, _place: place })
+        Some(Connection { connections: Arc::clone(self), client, _permit: permit })
     }
 
-    /// What is told to a client that has too many connections.
+    /// The refusal of a client that has too many connections.
     pub(crate) fn too_many(&self) -> Problem {
         let message =
             format!("this address has {} connections open, wanted at most as many", self.per_client);
@@ -69,8 +73,8 @@ impl Doorway {
     }
 
     /// Waits until every connection is closed.
-    pub(crate) async fn empty(&self) {
-        let _all = self.places.acquire_many(self.most).await;
+    pub(crate) async fn all_closed(&self) {
+        let _all = self.permits.acquire_many(self.most).await;
     }
 
     fn by_client(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
@@ -78,8 +82,8 @@ impl Doorway {
     }
 }
 
-/// Tells a connection why it is not let in, without waiting for anything.
-pub(crate) fn turn_away(stream: TcpStream, problem: &Problem) {
+/// Refuses a connection with the reason, without waiting for anything.
+pub(crate) fn refuse(stream: TcpStream, problem: &Problem) {
     let id = crate::random_name().unwrap_or_else(|_| "unnamed".to_owned());
     let body = serde_json::to_string(&problem.body(&id)).unwrap_or_default();
     let (status, retry_after) = (problem.status, problem.retry_after.unwrap_or(1));
@@ -95,13 +99,13 @@ pub(crate) fn turn_away(stream: TcpStream, problem: &Problem) {
     // The buffers of a fresh connection take this; a client that is gone does not hear it.
     let _ = stream.write_all((head + &body).as_bytes());
     let _ = stream.shutdown(Shutdown::Write);
-    // What has come already is taken, or the client would be told of a broken connection instead.
+    // What has come already is taken, or the client would see a broken connection instead.
     let _ = stream.read(&mut [0; 4_096]);
 }
 
-impl Drop for Guest {
+impl Drop for Connection {
     fn drop(&mut self) {
-        let mut by_client = self.doorway.by_client();
+        let mut by_client = self.connections.by_client();
         if let Some(count) = by_client.get_mut(&self.client) {
             *count -= 1;
             if *count == 0 {
@@ -113,15 +117,15 @@ impl Drop for Guest {
 
 /// Requests that are being answered.
 #[derive(Clone, Default)]
-pub(crate) struct Running(watch::Sender<usize>);
+pub(crate) struct RunningRequests(watch::Sender<usize>);
 
 /// A request, until the last of its answer is on its way.
-pub(crate) struct Request(Running);
+pub(crate) struct RunningRequest(RunningRequests);
 
-impl Running {
-    pub(crate) fn enter(&self) -> Request {
+impl RunningRequests {
+    pub(crate) fn enter(&self) -> RunningRequest {
         self.0.send_modify(|count| *count += 1);
-        Request(self.clone())
+        RunningRequest(self.clone())
     }
 
     /// Waits until nothing is being answered.
@@ -131,19 +135,19 @@ impl Running {
     }
 }
 
-impl Drop for Request {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| *count -= 1);
     }
 }
 
 /// A body whose request counts as being answered while it is sent.
-pub(crate) struct Counted {
+pub(crate) struct CountedBody {
     pub(crate) body: Body,
-    pub(crate) _request: Option<Request>,
+    pub(crate) _request: Option<RunningRequest>,
 }
 
-impl HttpBody for Counted {
+impl HttpBody for CountedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -168,16 +172,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_address_leaves_places_to_others_and_gets_its_own_back() {
-        let doorway = Arc::new(Doorway::new(5, 2));
-        let place = || Arc::clone(&doorway.places).try_acquire_owned().unwrap();
+    fn one_address_leaves_connections_to_others_and_gets_its_own_back() {
+        let connections = Arc::new(Connections::new(5, 2));
+        let permit = || Arc::clone(&connections.permits).try_acquire_owned().unwrap();
         let [first, second] = ["192.0.2.1", "2001:db8::1"].map(|text| text.parse::<IpAddr>().unwrap());
-        let guests = [doorway.enter(place(), first).unwrap(), doorway.enter(place(), first).unwrap()];
-        assert!(doorway.enter(place(), first).is_none());
-        let _other = doorway.enter(place(), second).unwrap();
-        assert_eq!(doorway.places.available_permits(), 2, "whoever is turned away takes no place");
-        drop(guests);
-        assert!(doorway.enter(place(), first).is_some());
-        assert_eq!(doorway.by_client().len(), 1, "nobody is remembered who is gone");
+        let held = [connections.enter(permit(), first).unwrap(), connections.enter(permit(), first).unwrap()];
+        assert!(connections.enter(permit(), first).is_none());
+        let _other = connections.enter(permit(), second).unwrap();
+        assert_eq!(connections.permits.available_permits(), 2, "whoever is turned away takes no permit");
+        drop(held);
+        assert!(connections.enter(permit(), first).is_some());
+        assert_eq!(connections.by_client().len(), 1, "nobody is remembered who is gone");
     }
 }

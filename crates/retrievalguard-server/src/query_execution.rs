@@ -1,6 +1,6 @@
-//! The course of a query: pilot, label, certificate, answer.
+//! How a query is answered: pilot, label, certificate, answer.
 //!
-//! It runs on a thread of its own that mostly waits: for passes in the scheduler's line, and for a permit whenever it has
+//! It runs on a thread of its own that mostly waits: for passes in the scheduler's queue, and for a permit whenever it has
 //! arithmetic to do. Sampling and certifying stay what they are in the method crate.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -14,15 +14,15 @@ use retrievalguard::gallery::{Positives, Question};
 use retrievalguard::noise::Stage;
 use retrievalguard::{SampleCount, Samples, Seed, TargetRadius};
 
-use crate::admission::Place;
+use crate::admission::AdmissionSlot;
 use crate::answer::{Answer, DecisionWord, Guarantee, Hashes, Item, Milliseconds, Step, asking_again};
-use crate::keeper::Snapshot;
+use crate::gallery_writer::Snapshot;
 use crate::problem::Problem;
 use crate::scheduler::{PassError, Prepared, Ticket};
 use crate::settings::Guarantees;
 
 /// What is asked about one picture.
-pub(crate) struct Ask {
+pub(crate) struct QueryRequest {
     pub(crate) picture: Arc<Prepared>,
     /// SHA-256 of the picture as it was sent.
     pub(crate) picture_hash: String,
@@ -35,8 +35,8 @@ pub(crate) struct Ask {
     pub(crate) request_id: String,
 }
 
-/// What is told on the way.
-pub(crate) enum News {
+/// What is reported before the answer.
+pub(crate) enum QueryProgress {
     /// The candidate and its neighbours, by the pilot; nothing is proved yet.
     First(Box<Answer>),
     /// A certified radius, or none yet.
@@ -74,32 +74,32 @@ impl Drop for Permit<'_> {
 }
 
 /// Everything that answering needs but the question.
-pub(crate) struct Course<'a> {
+pub(crate) struct QueryExecution<'a> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) guarantees: &'a Guarantees,
     pub(crate) ticket: &'a Ticket,
     pub(crate) permits: &'a Permits,
-    /// The query's place, if it has promised its passes.
-    pub(crate) place: Option<&'a Place>,
+    /// The query's slot, if it has promised its passes.
+    pub(crate) slot: Option<&'a AdmissionSlot>,
 }
 
-impl Course<'_> {
+impl QueryExecution<'_> {
     /// One answer from a fixed number of samples, or from as many as a target radius takes.
-    pub(crate) fn once(&self, ask: &Ask) -> Result<Answer, Problem> {
+    pub(crate) fn once(&self, request: &QueryRequest) -> Result<Answer, Problem> {
         let started = Instant::now();
-        let pilot = self.pilot(ask)?;
+        let pilot = self.pilot(request)?;
         let gallery = self.snapshot.gallery();
         let certifier = self.certifier();
         let chosen = self.permits.take();
         let (question, label) = choose(&certifier, &pilot)?;
-        let (verdict, decision, certifying) = match ask.target {
+        let (verdict, decision, certifying) = match request.target {
             Some(target) => {
-                let options = AdaptiveOptions::new(target, ask.samples);
+                let options = AdaptiveOptions::new(target, request.samples);
                 let mut test = AdaptiveTest::new(&certifier, &pilot, &question, &options)?;
                 drop(chosen);
                 let mut seen: Option<Samples> = None;
                 while let Some(range) = test.wants() {
-                    let more = self.draw(ask, range)?;
+                    let more = self.draw(request, range)?;
                     let _permit = self.permits.take();
                     test.see(&more)?;
                     match &mut seen {
@@ -112,7 +112,7 @@ impl Course<'_> {
             }
             None => {
                 drop(chosen);
-                let certifying = self.draw(ask, 0..ask.samples.get())?;
+                let certifying = self.draw(request, 0..request.samples.get())?;
                 let query = SampledQuery { pilot, certifying };
                 let _permit = self.permits.take();
                 let outcome = certifier.certify(CertificateName::HalfSpace, &query, &question)?;
@@ -121,30 +121,34 @@ impl Course<'_> {
         };
         let (samples, certifying) = certifying;
         let _permit = self.permits.take();
-        let nearest = gallery.nearest(&certifying.mean(), ask.top_k, |_| &[]);
+        let nearest = gallery.nearest(&certifying.mean(), request.top_k, |_| &[]);
         let nearest = nearest.map_err(|error| Problem::unprocessable(error.to_string()))?.remove(0);
         let items = Item::list(self.snapshot, &nearest);
-        Ok(self.answer(ask, started, verdict, label, (samples, decision), items))
+        Ok(self.answer(request, started, verdict, label, (samples, decision), items))
     }
 
-    /// An answer whose radius grows while samples come in; `tell` hears of every step.
-    pub(crate) fn growing(&self, ask: &Ask, tell: &mut dyn FnMut(News)) -> Result<Answer, Problem> {
+    /// An answer whose radius grows while samples come in; `report` hears of every step.
+    pub(crate) fn growing(
+        &self,
+        request: &QueryRequest,
+        report: &mut dyn FnMut(QueryProgress),
+    ) -> Result<Answer, Problem> {
         let started = Instant::now();
-        let pilot = self.pilot(ask)?;
+        let pilot = self.pilot(request)?;
         let gallery = self.snapshot.gallery();
         let certifier = self.certifier();
         let chosen = self.permits.take();
         let (question, label) = choose(&certifier, &pilot)?;
         let nearest = |mean: &[f64]| {
-            let found = gallery.nearest(mean, ask.top_k, |_| &[]);
+            let found = gallery.nearest(mean, request.top_k, |_| &[]);
             let found = found.map_err(|error| Problem::unprocessable(error.to_string()))?.remove(0);
             Ok::<_, Problem>(Item::list(self.snapshot, &found))
         };
-        let options = GrowingOptions { target: ask.target, ..GrowingOptions::new(ask.samples) };
+        let options = GrowingOptions { target: request.target, ..GrowingOptions::new(request.samples) };
         let items = nearest(&pilot.mean())?;
         let open = (0, DecisionWord::Open);
-        tell(News::First(Box::new(self.answer(
-            ask,
+        report(QueryProgress::First(Box::new(self.answer(
+            request,
             started,
             Verdict::Abstained,
             label.clone(),
@@ -154,14 +158,14 @@ impl Course<'_> {
         let mut test = GrowingTest::new(&certifier, &pilot, &question, &options)?;
         drop(chosen);
         while let Some(range) = test.wants() {
-            let samples = self.draw(ask, range)?;
+            let samples = self.draw(request, range)?;
             let permit = self.permits.take();
             test.see(&samples)?;
             drop(permit);
             let outcome = test.outcome();
             let guarantee =
                 Guarantee::new(outcome.verdict, label.as_deref(), self.guarantees, outcome.samples);
-            tell(News::Step(Step {
+            report(QueryProgress::Step(Step {
                 samples: outcome.samples,
                 verdict: guarantee.verdict,
                 label: guarantee.label,
@@ -174,40 +178,46 @@ impl Course<'_> {
         let outcome = test.outcome();
         let _permit = self.permits.take();
         let items = nearest(&test.mean())?;
-        let decision = match (outcome.decision, ask.target) {
+        let decision = match (outcome.decision, request.target) {
             // Without a target the cap is the number that was asked for.
             (Decision::Capped, None) => DecisionWord::Fixed,
             (decision, _) => decision.into(),
         };
         let cost = (outcome.samples, decision);
-        Ok(self.answer(ask, started, outcome.verdict, label, cost, items))
+        Ok(self.answer(request, started, outcome.verdict, label, cost, items))
     }
 
     fn certifier(&self) -> Certifier<'_> {
         Certifier::new(self.snapshot.gallery(), self.guarantees.sigma, self.guarantees.alpha)
     }
 
-    fn pilot(&self, ask: &Ask) -> Result<Samples, Problem> {
+    fn pilot(&self, request: &QueryRequest) -> Result<Samples, Problem> {
         let count = self.guarantees.pilot.get();
-        self.sample(ask, Stage::Pilot, 0..count)
+        self.sample(request, Stage::Pilot, 0..count)
     }
 
-    fn draw(&self, ask: &Ask, range: std::ops::Range<u32>) -> Result<Samples, Problem> {
-        self.sample(ask, Stage::Certify, range)
+    fn draw(&self, request: &QueryRequest, range: std::ops::Range<u32>) -> Result<Samples, Problem> {
+        self.sample(request, Stage::Certify, range)
     }
 
-    fn sample(&self, ask: &Ask, stage: Stage, range: std::ops::Range<u32>) -> Result<Samples, Problem> {
+    fn sample(
+        &self,
+        request: &QueryRequest,
+        stage: Stage,
+        range: std::ops::Range<u32>,
+    ) -> Result<Samples, Problem> {
         let count = range.len() as u64;
-        let samples = self.ticket.samples(&ask.picture, (self.guarantees.sigma, ask.seed), stage, range)?;
-        if let Some(place) = self.place {
-            place.spend(count);
+        let samples =
+            self.ticket.samples(&request.picture, (self.guarantees.sigma, request.seed), stage, range)?;
+        if let Some(slot) = self.slot {
+            slot.spend(count);
         }
         Ok(samples)
     }
 
     fn answer(
         &self,
-        ask: &Ask,
+        request: &QueryRequest,
         started: Instant,
         verdict: Verdict,
         candidate: Option<String>,
@@ -235,12 +245,12 @@ impl Course<'_> {
                 waiting: rounded(self.ticket.waited().as_secs_f64() * 1e3),
             },
             hashes: Hashes {
-                picture: ask.picture_hash.clone(),
+                picture: request.picture_hash.clone(),
                 model: self.guarantees.model.clone(),
                 contract: self.guarantees.contract.clone(),
                 gallery: self.snapshot.version().to_owned(),
             },
-            request_id: ask.request_id.clone(),
+            request_id: request.request_id.clone(),
         }
     }
 }

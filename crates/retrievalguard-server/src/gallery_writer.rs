@@ -1,4 +1,4 @@
-//! The gallery's keeper: one thread that writes, and snapshots for everyone who reads.
+//! The gallery: one thread that writes, and snapshots for everyone who reads.
 //!
 //! Writes that arrive together go to the disk together, by one sync. A write is answered when it is on the disk and in
 //! the snapshot that the next query gets. The plain retriever's gallery, the same items embedded without noise, is kept
@@ -127,7 +127,7 @@ pub(crate) struct Written {
     pub(crate) rows: usize,
 }
 
-enum Order {
+enum Command {
     Add(Addition),
     Remove(String),
     /// Clean embeddings of the items that were there at the start; `None` if they cannot be had.
@@ -156,10 +156,10 @@ struct Shown {
     plain: Mutex<PlainState>,
 }
 
-/// Keeps the gallery.
-pub(crate) struct Keeper {
+/// The gallery, with the thread that writes to it.
+pub(crate) struct GalleryWriter {
     shown: Arc<Shown>,
-    orders: Mutex<Option<SyncSender<(Order, Reply)>>>,
+    commands: Mutex<Option<SyncSender<(Command, Reply)>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     directory: PathBuf,
     read_only: Option<ReadOnly>,
@@ -237,20 +237,20 @@ impl Held {
     }
 }
 
-impl Keeper {
+impl GalleryWriter {
     pub(crate) fn open(directory: &Path, read_only: bool) -> Result<Self, OpenError> {
         let (held, read_only) = Held::open(directory, read_only)?;
         let snapshot = Arc::new(Snapshot::new(held.snapshot(), None));
         let shown =
             Arc::new(Shown { snapshot: RwLock::new(snapshot), plain: Mutex::new(PlainState::Preparing) });
-        let (orders, receiver) = sync_channel(WAITING);
+        let (commands, receiver) = sync_channel(WAITING);
         let plain = PlainState::Preparing;
-        let writer = Writer { held, clean: Clean::new(), plain, shown: Arc::clone(&shown) };
+        let writer = WriterThread { held, clean: Clean::new(), plain, shown: Arc::clone(&shown) };
         let thread =
             std::thread::Builder::new().name("gallery".to_owned()).spawn(move || writer.run(&receiver));
         Ok(Self {
             shown,
-            orders: Mutex::new(Some(orders)),
+            commands: Mutex::new(Some(commands)),
             thread: Mutex::new(Some(thread.map_err(OpenError::Threads)?)),
             directory: directory.to_owned(),
             read_only,
@@ -294,30 +294,30 @@ impl Keeper {
 
     /// Adds an item; returns when it is on the disk.
     pub(crate) fn add(&self, addition: Addition) -> Result<Written, Problem> {
-        self.order(Order::Add(addition))
+        self.send(Command::Add(addition))
     }
 
     /// Removes an item; returns when that is on the disk.
     pub(crate) fn remove(&self, identity: String) -> Result<Written, Problem> {
-        self.order(Order::Remove(identity))
+        self.send(Command::Remove(identity))
     }
 
-    fn order(&self, order: Order) -> Result<Written, Problem> {
+    fn send(&self, command: Command) -> Result<Written, Problem> {
         let (reply, answer) = channel();
-        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let sent = orders.and_then(|orders| orders.send((order, reply)).ok());
+        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sent = commands.and_then(|commands| commands.send((command, reply)).ok());
         sent.ok_or_else(Problem::closing)?;
-        answer.recv().unwrap_or_else(|_| Err(Problem::internal("the gallery's keeper is gone")))
+        answer.recv().unwrap_or_else(|_| Err(Problem::internal("the thread that writes the gallery is gone")))
     }
 
     /// Takes no more writes and gives the gallery's lock back.
     pub(crate) fn close(&self) {
-        drop(self.orders.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.commands.lock().unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && thread.join().is_err()
         {
-            tracing::error!("the gallery's keeper panicked");
+            tracing::error!("the thread that writes the gallery panicked");
         }
     }
 
@@ -326,7 +326,7 @@ impl Keeper {
         let clean = self.clean(embed);
         let count = clean.as_ref().map(HashMap::len);
         // The service may be ending; then nobody asks for it.
-        let kept = self.order(Order::Plain(clean));
+        let kept = self.send(Command::Plain(clean));
         count.filter(|_| kept.is_ok())
     }
 
@@ -367,7 +367,7 @@ impl Keeper {
 }
 
 /// The thread that writes.
-struct Writer {
+struct WriterThread {
     held: Held,
     clean: Clean,
     /// Whether `clean` has all items, will have them, or is not needed.
@@ -375,17 +375,17 @@ struct Writer {
     shown: Arc<Shown>,
 }
 
-impl Writer {
-    fn run(mut self, orders: &Receiver<(Order, Reply)>) {
+impl WriterThread {
+    fn run(mut self, commands: &Receiver<(Command, Reply)>) {
         let mut settled = Instant::now();
         loop {
-            let first = match orders.recv_timeout(PAUSE) {
+            let first = match commands.recv_timeout(PAUSE) {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Timeout) => {
                     // The writes are on the disk and answered; what they are held against follows when nobody waits.
                     self.held.settle();
                     settled = Instant::now();
-                    let Ok(first) = orders.recv() else { return };
+                    let Ok(first) = commands.recv() else { return };
                     first
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -393,7 +393,7 @@ impl Writer {
             // Whatever else has come meanwhile goes to the disk by the same sync.
             let mut together = vec![first];
             while together.len() < WAITING
-                && let Ok(next) = orders.try_recv()
+                && let Ok(next) = commands.try_recv()
             {
                 together.push(next);
             }
@@ -405,12 +405,12 @@ impl Writer {
         }
     }
 
-    fn carry_out(&mut self, together: Vec<(Order, Reply)>) {
+    fn carry_out(&mut self, together: Vec<(Command, Reply)>) {
         let (mut edits, mut asked) = (Vec::new(), Vec::new());
-        for (order, reply) in together {
-            match order {
-                Order::Plain(clean) => self.take_clean(clean, &reply),
-                Order::Add(addition) => match self.held.store_picture(&addition.picture, addition.format) {
+        for (command, reply) in together {
+            match command {
+                Command::Plain(clean) => self.take_clean(clean, &reply),
+                Command::Add(addition) => match self.held.store_picture(&addition.picture, addition.format) {
                     Ok(path) => {
                         let Addition { identity, label, vector, clean, .. } = addition;
                         asked.push((reply, 0, Change::Added { identity: identity.clone(), clean }));
@@ -419,7 +419,7 @@ impl Writer {
                     }
                     Err(problem) => answer(&reply, Err(problem)),
                 },
-                Order::Remove(identity) => {
+                Command::Remove(identity) => {
                     let rows = self.held.snapshot().gallery().rows_of(&identity).len();
                     asked.push((reply, rows, Change::Removed { identity: identity.clone() }));
                     edits.push(Edit::Remove { identity });
