@@ -1,15 +1,17 @@
 //! Experiments: a sweep over noise levels, sample sizes, failure probabilities, certificates and encoders.
 //!
-//! A [`Plan`] is a TOML file; [`sweep`] runs it and gives tidy [`Results`], one row per query and setting. Noisy
-//! embeddings are the cost, and they depend on encoder, noise level and picture alone: they are kept on disk in blocks, so
-//! that every sample size, failure probability and certificate is arithmetic on what is there, in this run and in later ones.
+//! An [`ExperimentConfig`] is a TOML file; [`sweep`] runs it and gives tidy [`Results`], one row per query and setting.
+//! Noisy embeddings are the cost, and they depend on encoder, noise level and picture alone: they are kept on disk in
+//! blocks, so that every sample size, failure probability and certificate is arithmetic on what is there, in this run and
+//! in later ones.
 
-mod plan;
+mod config;
 mod results;
 mod sweep;
 
-pub use plan::{
-    DataPlan, EncoderPlan, Factor, FigureKind, FigurePlan, LipschitzPlan, Overrides, Plan, PlanError, Sweep,
+pub use config::{
+    DataConfig, EncoderEntry, ExperimentConfig, ExperimentConfigError, Factor, FigureConfig, FigureKind,
+    LipschitzConfig, Overrides, Sweep,
 };
 pub use results::{Results, ResultsError, Setting, TidyRow};
-pub use sweep::{Laboratory, SweepData, SweepError, sweep};
+pub use sweep::{SweepContext, SweepData, SweepError, sweep};

@@ -19,7 +19,7 @@ use retrievalguard::storage::manifest::Provenance;
 use retrievalguard::{NormBound, Sigma};
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, open};
 use retrievalguard_encoder::engine::{Engine, EngineOptions, ModelFacts, OnnxEmbedder, StoredNetwork};
-use retrievalguard_encoder::experiment::Plan;
+use retrievalguard_encoder::experiment::ExperimentConfig;
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::table::gallery_file::{export_parquet, import_parquet, read_labels};
@@ -233,7 +233,7 @@ fn no_damaged_data_set_makes_a_reader_panic_hang_or_fill_the_memory() {
 fn no_damaged_network_or_configuration_makes_a_reader_panic_hang_or_fill_the_memory() {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let model = folder.path().join("model.onnx");
-    let plan = folder.path().join("plan.toml");
+    let experiment = folder.path().join("experiment.toml");
     let networks = || examples(&["models/convolutional.onnx", "models/int8.onnx", "models/float16.onnx"]);
     let text = |bytes: &[u8], read: &dyn Fn(&str) -> Reading| {
         std::str::from_utf8(bytes).map_or(Reading::Refused, read)
@@ -295,7 +295,7 @@ fn no_damaged_network_or_configuration_makes_a_reader_panic_hang_or_fill_the_mem
             seeds: figures.to_vec(),
             allowance: BUFFERS,
             repair: None,
-            read: &|bytes| text(bytes, &|text| Plan::from_toml(&plan, text).into()),
+            read: &|bytes| text(bytes, &|text| ExperimentConfig::from_toml(&experiment, text).into()),
         },
     ]);
 }

@@ -3,7 +3,7 @@
 use retrievalguard::certificate::{Radius, lipschitz_bound, lipschitz_bound_linear};
 use retrievalguard::evaluation::Summary;
 use retrievalguard_encoder::experiment::{
-    Factor, FigureKind, FigurePlan, LipschitzPlan, Results, ResultsError, Setting,
+    Factor, FigureConfig, FigureKind, LipschitzConfig, Results, ResultsError, Setting,
 };
 
 use crate::chart::{Axis, Dash, Figure, Marks, Panel, Series};
@@ -12,14 +12,14 @@ use crate::report::in_thousands;
 /// Points of a closed-form curve.
 const RESOLUTION: u32 = 200;
 
-/// Distance, bound of Eq. (1) and bound of Eq. (2), from zero to the plan's largest distance.
-pub fn lipschitz_curves(plan: LipschitzPlan) -> Vec<[f64; 3]> {
-    let distance = |step: u32| plan.distance * f64::from(step) / f64::from(RESOLUTION);
+/// Distance, bound of Eq. (1) and bound of Eq. (2), from zero to the largest distance.
+pub fn lipschitz_curves(config: LipschitzConfig) -> Vec<[f64; 3]> {
+    let distance = |step: u32| config.distance * f64::from(step) / f64::from(RESOLUTION);
     (0..=RESOLUTION)
         .map(distance)
         .map(|distance| {
-            let exact = lipschitz_bound(distance, plan.sigma, plan.norm_bound);
-            [distance, exact, lipschitz_bound_linear(distance, plan.sigma, plan.norm_bound)]
+            let exact = lipschitz_bound(distance, config.sigma, config.norm_bound);
+            [distance, exact, lipschitz_bound_linear(distance, config.sigma, config.norm_bound)]
         })
         .collect()
 }
@@ -27,53 +27,59 @@ pub fn lipschitz_curves(plan: LipschitzPlan) -> Vec<[f64; 3]> {
 /// The two bounds on how far a smoothed embedding moves with its query.
 ///
 /// Paper: Figure 1.
-pub fn lipschitz_figure(title: &str, plan: LipschitzPlan, note: &str) -> Figure {
-    let curves = lipschitz_curves(plan);
+pub fn lipschitz_figure(title: &str, config: LipschitzConfig, note: &str) -> Figure {
+    let curves = lipschitz_curves(config);
     let curve = |column: usize| curves.iter().map(|point| (point[0], point[column])).collect();
-    let largest = 2.0 * plan.norm_bound.get();
+    let largest = 2.0 * config.norm_bound.get();
     let series = vec![
         Series::new("the bound of Eq. (1)", 0, curve(1)),
         Series::new("its tangent at zero, Eq. (2)", 1, curve(2)).dash(Dash::Dashed),
-        Series::new("2F, the diameter of the ball", 7, vec![(0.0, largest), (plan.distance, largest)])
+        Series::new("2F, the diameter of the ball", 7, vec![(0.0, largest), (config.distance, largest)])
             .dash(Dash::Dotted),
     ];
     let panel = Panel {
-        title: format!("F = {}, σ = {}", plan.norm_bound, plan.sigma),
-        x: Axis::linear("‖x − y‖₂ (pixels in [0, 1])").range(0.0, plan.distance),
+        title: format!("F = {}, σ = {}", config.norm_bound, config.sigma),
+        x: Axis::linear("‖x − y‖₂ (pixels in [0, 1])").range(0.0, config.distance),
         y: Axis::linear("bound on ‖g(x) − g(y)‖₂").range(0.0, 1.5 * largest),
         series,
     };
     Figure { title: title.to_owned(), note: note.to_owned(), panels: vec![panel] }
 }
 
-/// The figure that a plan asks for.
+/// The figure that an experiment asks for.
 ///
 /// Paper: Figure 2, Figure 3, Figure 4 and Figure 5.
-pub fn figure(title: &str, plan: &FigurePlan, results: &Results, note: &str) -> Result<Figure, ResultsError> {
+pub fn figure(
+    title: &str,
+    config: &FigureConfig,
+    results: &Results,
+    note: &str,
+) -> Result<Figure, ResultsError> {
     let summaries = results.summaries()?;
-    let key = |setting: &Setting| plan.panels.iter().map(|&factor| setting.value(factor)).collect::<Vec<_>>();
+    let key =
+        |setting: &Setting| config.panels.iter().map(|&factor| setting.value(factor)).collect::<Vec<_>>();
     let places: Vec<usize> = (0..results.settings.len()).collect();
     let panels = grouped(&places, |place| key(&results.settings[place]))
         .into_iter()
         .map(|(values, members)| {
             let named: Vec<String> =
-                plan.panels.iter().zip(&values).map(|(&factor, value)| named(factor, value)).collect();
-            let series = grouped(&members, |place| results.settings[place].value(plan.series));
+                config.panels.iter().zip(&values).map(|(&factor, value)| named(factor, value)).collect();
+            let series = grouped(&members, |place| results.settings[place].value(config.series));
             let curves = series.into_iter().enumerate().map(|(number, (value, members))| {
-                let points = match plan.kind {
+                let points = match config.kind {
                     FigureKind::CertifiedRecall => recall_points(results, &summaries, &members),
                     FigureKind::RejectedRatio => rejected_points(results, &summaries, &members),
                 };
-                let marks = match plan.kind {
+                let marks = match config.kind {
                     FigureKind::CertifiedRecall => Marks::Steps,
                     FigureKind::RejectedRatio => Marks::LineAndPoints,
                 };
-                Series::new(named_series(plan.series, &value), number, points).marks(marks)
+                Series::new(named_series(config.series, &value), number, points).marks(marks)
             });
             let series: Vec<Series> = curves.collect();
-            let (x, y) = axes(plan.kind, &series);
+            let (x, y) = axes(config.kind, &series);
             let nothing = series.iter().flat_map(|series| &series.points).all(|point| point.1 == 0.0);
-            let empty = plan.kind == FigureKind::CertifiedRecall && nothing;
+            let empty = config.kind == FigureKind::CertifiedRecall && nothing;
             let title = named.join(", ") + if empty { ": nothing certified" } else { "" };
             Panel { title, x, y, series }
         })
@@ -188,12 +194,12 @@ mod tests {
 
     #[test]
     fn a_panel_per_certificate_has_a_falling_curve_per_sample_size() {
-        let plan = FigurePlan {
+        let config = FigureConfig {
             kind: FigureKind::CertifiedRecall,
             panels: vec![Factor::Certificate],
             series: Factor::Samples,
         };
-        let figure = figure("by samples", &plan, &results(), "note").unwrap();
+        let figure = figure("by samples", &config, &results(), "note").unwrap();
         let titles: Vec<&str> = figure.panels.iter().map(|panel| panel.title.as_str()).collect();
         assert_eq!(titles, ["paper: nothing certified", "half-space"]);
         let names: Vec<&str> = figure.panels[1].series.iter().map(|series| series.name.as_str()).collect();
@@ -205,9 +211,9 @@ mod tests {
 
     #[test]
     fn the_rejected_ratio_counts_queries_that_are_right_and_not_shown() {
-        let plan =
-            FigurePlan { kind: FigureKind::RejectedRatio, panels: vec![], series: Factor::Certificate };
-        let figure = figure("rejected", &plan, &results(), "").unwrap();
+        let config =
+            FigureConfig { kind: FigureKind::RejectedRatio, panels: vec![], series: Factor::Certificate };
+        let figure = figure("rejected", &config, &results(), "").unwrap();
         let [panel] = figure.panels.as_slice() else { panic!("{figure:?}") };
         assert_eq!(panel.series[0].points, [(1_000.0, 2.0 / 3.0), (100_000.0, 2.0 / 3.0)]);
         assert_eq!(panel.series[1].points, [(1_000.0, 0.0), (100_000.0, 0.0)]);
@@ -216,11 +222,11 @@ mod tests {
     #[test]
     fn the_exact_bound_is_below_its_tangent_and_below_the_diameter() {
         let sigma = Sigma::new(0.1).unwrap();
-        let plan = LipschitzPlan { sigma, norm_bound: NormBound::UNIT, distance: 0.6 };
-        let curves = lipschitz_curves(plan);
+        let config = LipschitzConfig { sigma, norm_bound: NormBound::UNIT, distance: 0.6 };
+        let curves = lipschitz_curves(config);
         assert!(curves.iter().all(|&[_, exact, linear]| exact <= linear && exact <= 2.0));
         // Close to zero they touch: 4F/(σ√2π) · 0.003.
         assert!((curves[1][2] / curves[1][1] - 1.0).abs() < 1e-3, "{:?}", curves[1]);
-        assert!(lipschitz_figure("bounds", plan, "").svg().contains("Eq. (2)"));
+        assert!(lipschitz_figure("bounds", config, "").svg().contains("Eq. (2)"));
     }
 }

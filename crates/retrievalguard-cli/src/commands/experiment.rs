@@ -10,7 +10,9 @@ use retrievalguard::certificate::Radius;
 use retrievalguard::storage::atomic::{WriteError, write};
 use retrievalguard_encoder::catalogue::{Catalogue, Part, Subject};
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, Role, open};
-use retrievalguard_encoder::experiment::{Laboratory, Plan, Results, SweepData, SweepError, sweep};
+use retrievalguard_encoder::experiment::{
+    ExperimentConfig, Results, SweepContext, SweepData, SweepError, sweep,
+};
 use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_report::chart::Figure;
 use retrievalguard_report::experiment::{figure, lipschitz_curves, lipschitz_figure};
@@ -61,25 +63,25 @@ pub(crate) struct ExperimentArgs {
 }
 
 pub(super) fn run(arguments: &ExperimentArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let plan = Plan::read(&arguments.file)?;
-    let plan = if arguments.quick { plan.quickened() } else { plan };
+    let config = ExperimentConfig::read(&arguments.file)?;
+    let config = if arguments.quick { config.quickened() } else { config };
     let folder = match &arguments.out {
         Some(folder) => folder.clone(),
         None => arguments.file.file_stem().map(PathBuf::from).context("the experiment has no name")?,
     };
     std::fs::create_dir_all(&folder).map_err(|error| WriteError::new(&folder, error))?;
     let note = note(arguments);
-    let drawing = match plan.lipschitz {
+    let drawing = match config.lipschitz {
         Some(closed_form) => {
             let mut text = "distance,bound,linear_bound\n".to_owned();
             for [distance, bound, linear] in lipschitz_curves(closed_form) {
                 text.push_str(&format!("{distance},{bound},{linear}\n"));
             }
             write(&folder.join("curves.csv"), text.as_bytes())?;
-            lipschitz_figure(&plan.title, closed_form, &note)
+            lipschitz_figure(&config.title, closed_form, &note)
         }
         None => {
-            let results = measure(arguments, &plan)?;
+            let results = measure(arguments, &config)?;
             let description = json!({
                 "tool": env!("CARGO_PKG_VERSION"),
                 "command": note,
@@ -89,13 +91,13 @@ pub(super) fn run(arguments: &ExperimentArgs, out: &mut dyn Write) -> anyhow::Re
             results.write_parquet(&folder.join("results.parquet"), &metadata)?;
             results.write_summary(&folder.join("summary.csv"))?;
             print(&results, out)?;
-            let wanted = plan.figure.as_ref().context("the experiment has no [figure]")?;
-            figure(&plan.title, wanted, &results, &note)?
+            let wanted = config.figure.as_ref().context("the experiment has no [figure]")?;
+            figure(&config.title, wanted, &results, &note)?
         }
     };
     write_figure(&drawing, &folder)?;
     writeln!(out, "{}", folder.join("figure.svg").display())?;
-    if plan.lipschitz.is_none() {
+    if config.lipschitz.is_none() {
         tell(format_args!(
             "note: a setting that is chosen by these results is certified with another --seed: the noise of the sweep's own, \
              which is certify's default unless the file names one, was looked at"
@@ -111,12 +113,12 @@ fn write_figure(drawing: &Figure, folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Draws what is not there yet and certifies everything.
-fn measure(arguments: &ExperimentArgs, plan: &Plan) -> anyhow::Result<Results> {
-    let data = data(arguments, plan)?;
-    let beside = arguments.file.parent().unwrap_or(Path::new("")).join(&plan.encoders);
+fn measure(arguments: &ExperimentArgs, config: &ExperimentConfig) -> anyhow::Result<Results> {
+    let data = data(arguments, config)?;
+    let beside = arguments.file.parent().unwrap_or(Path::new("")).join(&config.encoders);
     let encoders = arguments.encoders.as_deref().unwrap_or(&beside);
-    if let Some(sweep) = plan.sweep() {
-        let points: usize = sweep.sigma.iter().map(|&sigma| plan.encoders_at(sigma).count()).sum();
+    if let Some(sweep) = config.sweep() {
+        let points: usize = sweep.sigma.iter().map(|&sigma| config.encoders_at(sigma).count()).sum();
         let most = sweep.samples.iter().map(|count| u64::from(count.get())).max().unwrap_or(0);
         let each = most + u64::from(sweep.pilot.get());
         let per_gallery = u64::from(sweep.gallery_samples.get()) * data.gallery.len() as u64;
@@ -128,14 +130,14 @@ fn measure(arguments: &ExperimentArgs, plan: &Plan) -> anyhow::Result<Results> {
         ));
     }
     let options = arguments.engine.options();
-    let laboratory = Laboratory {
+    let context = SweepContext {
         folder: &arguments.cache,
         engine: &options,
         threads: arguments.engine.threads(),
         batch: arguments.engine.batch,
     };
     let progress = Progress::new("measuring");
-    let results = sweep(plan, encoders, &data, &laboratory, &progress);
+    let results = sweep(config, encoders, &data, &context, &progress);
     progress.finish();
     results.map_err(|error| {
         let damaged = matches!(error, SweepError::Pipeline(PipelineError::Cache(_)));
@@ -148,15 +150,15 @@ fn measure(arguments: &ExperimentArgs, plan: &Plan) -> anyhow::Result<Results> {
 }
 
 /// The pictures: drawn ones, or those of --data.
-fn data(arguments: &ExperimentArgs, plan: &Plan) -> anyhow::Result<SweepData> {
+fn data(arguments: &ExperimentArgs, config: &ExperimentConfig) -> anyhow::Result<SweepData> {
     let wanted = arguments.queries.map(NonZeroUsize::get);
     if let Some(path) = &arguments.data {
         let gallery = arguments.reading.read(path, Role::Query)?;
-        let count = wanted.or(plan.data.as_ref().map(|data| data.queries)).unwrap_or(gallery.len());
+        let count = wanted.or(config.data.as_ref().map(|data| data.queries)).unwrap_or(gallery.len());
         let queries = spread(&gallery, count);
         return Ok(SweepData { gallery, queries, leave_one_out: true });
     }
-    let Some(data) = &plan.data else {
+    let Some(data) = &config.data else {
         bail!("experiment `{}` has no [data], wanted --data", arguments.file.display())
     };
     let subject: Subject = data.catalogue.parse()?;

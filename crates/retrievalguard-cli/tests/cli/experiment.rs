@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use retrievalguard_encoder::experiment::Plan;
+use retrievalguard_encoder::experiment::ExperimentConfig;
 
 use crate::sandbox::Sandbox;
 
@@ -169,15 +169,15 @@ fn every_experiment_of_the_project_is_usable_and_its_encoders_are_small() {
         if path.extension().is_none_or(|ending| ending != "toml") {
             continue;
         }
-        let plan = Plan::read(&path).unwrap();
+        let config = ExperimentConfig::read(&path).unwrap();
         seen += 1;
-        let Some(sweep) = plan.sweep() else { continue };
+        let Some(sweep) = config.sweep() else { continue };
         let most = sweep.samples.iter().map(|count| count.get()).max();
         assert_eq!(most, Some(100_000), "{}", path.display());
-        assert!(plan.data.as_ref().is_some_and(|data| data.queries >= 20), "{}", path.display());
+        assert!(config.data.as_ref().is_some_and(|data| data.queries >= 20), "{}", path.display());
         for &sigma in &sweep.sigma {
-            for encoder in plan.encoders_at(sigma) {
-                let model = experiments().join(&plan.encoders).join(&encoder.model);
+            for encoder in config.encoders_at(sigma) {
+                let model = experiments().join(&config.encoders).join(&encoder.model);
                 let bytes =
                     fs::metadata(&model).unwrap_or_else(|error| panic!("{}: {error}", model.display())).len();
                 assert!(bytes < 1_000_000, "{}: {bytes} bytes", model.display());

@@ -9,7 +9,7 @@ use retrievalguard::evaluation::{EvaluationError, Guarantee, Summary};
 use retrievalguard::storage::atomic::{AtomicFile, WriteError};
 use retrievalguard::{Alpha, ParameterError, Sigma};
 
-use super::plan::Factor;
+use super::config::Factor;
 use crate::table::TableError;
 use crate::table::columns::{self, Column};
 

@@ -1,4 +1,4 @@
-//! Runs a plan: galleries, samples and verdicts, each made once.
+//! Runs an experiment: galleries, samples and verdicts, each made once.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use retrievalguard::{Alpha, Embedder, Excess, Picture, SampleCount, Samples, Sig
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::plan::{EncoderPlan, Plan, Sweep};
+use super::config::{EncoderEntry, ExperimentConfig, Sweep};
 use super::results::{Results, Setting, TidyRow};
 use crate::check::Passes;
 use crate::dataset::{BrokenPictures, Loader, Record};
@@ -57,7 +57,7 @@ pub struct SweepData {
 
 /// Where and with what a sweep is run; nothing here changes its results.
 #[derive(Clone, Copy, Debug)]
-pub struct Laboratory<'a> {
+pub struct SweepContext<'a> {
     /// Folder for galleries, samples and journals, which later sweeps use again.
     pub folder: &'a Path,
     /// What runs the encoders.
@@ -73,13 +73,13 @@ pub struct Laboratory<'a> {
 struct Answer(Vec<(u32, Alpha, CertificateName, Verdict)>);
 
 /// One part of a longer run, as its observer sees it.
-struct Stretch<'a> {
+struct SubProgress<'a> {
     whole: &'a dyn Observer,
     before: usize,
     total: usize,
 }
 
-impl Observer for Stretch<'_> {
+impl Observer for SubProgress<'_> {
     fn advanced(&self, done: usize, _: usize) {
         self.whole.advanced(self.before + done, self.total);
     }
@@ -89,50 +89,50 @@ impl Observer for Stretch<'_> {
     }
 }
 
-/// Runs every setting of the plan; encoders are looked for in `encoders`.
+/// Runs every setting of the experiment; encoders are looked for in `encoders`.
 pub fn sweep(
-    plan: &Plan,
+    config: &ExperimentConfig,
     encoders: &Path,
     data: &SweepData,
-    laboratory: &Laboratory<'_>,
+    context: &SweepContext<'_>,
     observer: &dyn Observer,
 ) -> Result<Results, SweepError> {
-    let Some(sweep) = plan.sweep() else { return Ok(Results::default()) };
-    let points: Vec<(Sigma, &EncoderPlan)> = sweep
+    let Some(sweep) = config.sweep() else { return Ok(Results::default()) };
+    let points: Vec<(Sigma, &EncoderEntry)> = sweep
         .sigma
         .iter()
-        .flat_map(|&sigma| plan.encoders_at(sigma).map(move |encoder| (sigma, encoder)))
+        .flat_map(|&sigma| config.encoders_at(sigma).map(move |encoder| (sigma, encoder)))
         .collect();
     let each = data.gallery.len() + data.queries.len();
     let total = points.len() * each;
     let mut results = Results::default();
     for (place, (sigma, encoder)) in points.into_iter().enumerate() {
         let model = encoders.join(&encoder.model);
-        let config = ModelConfig::for_model(&model)?;
-        let embedder = OnnxEmbedder::open(&model, config, laboratory.engine)?;
-        let bench = Bench { sweep, sigma, embedder: &embedder, data, laboratory };
-        let gallery = bench.gallery(&Stretch { whole: observer, before: place * each, total })?;
+        let model_config = ModelConfig::for_model(&model)?;
+        let embedder = OnnxEmbedder::open(&model, model_config, context.engine)?;
+        let point = SweepPoint { sweep, sigma, embedder: &embedder, data, context };
+        let gallery = point.gallery(&SubProgress { whole: observer, before: place * each, total })?;
         let before = place * each + data.gallery.len();
-        let answers = bench.answers(&gallery, &Stretch { whole: observer, before, total })?;
-        bench.file(&encoder.name, &answers, &mut results);
+        let answers = point.answers(&gallery, &SubProgress { whole: observer, before, total })?;
+        point.file(&encoder.name, &answers, &mut results);
     }
     Ok(results)
 }
 
 /// One encoder at one noise level.
-struct Bench<'a> {
+struct SweepPoint<'a> {
     sweep: &'a Sweep,
     sigma: Sigma,
     embedder: &'a OnnxEmbedder,
     data: &'a SweepData,
-    laboratory: &'a Laboratory<'a>,
+    context: &'a SweepContext<'a>,
 }
 
-impl Bench<'_> {
-    /// Folder or file of what a description stands for.
-    fn place(&self, kind: &str, description: &serde_json::Value) -> PathBuf {
+impl SweepPoint<'_> {
+    /// Where the files of a description are kept.
+    fn storage_path(&self, kind: &str, description: &serde_json::Value) -> PathBuf {
         let name = Digest::of_json(description).to_string();
-        self.laboratory.folder.join(kind).join(&name[..16])
+        self.context.folder.join(kind).join(&name[..16])
     }
 
     /// The gallery as it is kept, made first if it is not there.
@@ -147,7 +147,7 @@ impl Bench<'_> {
             "seed": self.sweep.seed,
             "data_set": data_set_digest(&self.data.gallery),
         });
-        let folder = self.place("galleries", &description);
+        let folder = self.storage_path("galleries", &description);
         let request = IndexRequest {
             records: &self.data.gallery,
             embedder: self.embedder,
@@ -157,8 +157,8 @@ impl Bench<'_> {
             metric: Metric::Euclidean,
             excess: Excess::Refuse,
             broken: BrokenPictures::Fatal,
-            threads: self.laboratory.threads,
-            batch: self.laboratory.batch,
+            threads: self.context.threads,
+            batch: self.context.batch,
         };
         index(&request, &folder, observer)?;
         Ok(GalleryDirectory::read(&folder).map_err(PipelineError::from)?)
@@ -191,7 +191,7 @@ impl Bench<'_> {
         for count in self.sweep.samples.iter().chain([&self.sweep.pilot]) {
             Samples::check_memory(count.get(), self.embedder.dimension()).map_err(PipelineError::from)?;
         }
-        let path = self.place("journals", &description).with_extension("journal");
+        let path = self.storage_path("journals", &description).with_extension("journal");
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)
                 .map_err(|error| PipelineError::from(WriteError::new(folder, error)))?;
@@ -209,7 +209,7 @@ impl Bench<'_> {
             let result = self.query(loaded.record, &pixels, gallery)?;
             Ok(Entry::Done { position, result }.line())
         };
-        drop(Run::new(journal, todo, queries.len(), observer).finish(self.laboratory.threads, work)?);
+        drop(Run::new(journal, todo, queries.len(), observer).finish(self.context.threads, work)?);
         let Opened { records, .. } = open()?;
         replay(&records, &path, BrokenPictures::Fatal, &mut entries)?;
         let done = |entry: Option<Entry<Answer>>| match entry {
@@ -264,8 +264,8 @@ impl Bench<'_> {
         stage: Stage,
         count: SampleCount,
     ) -> Result<Samples, PipelineError> {
-        let cache = SampleCache::new(&self.laboratory.folder.join("samples"));
-        let smoother = Smoother::new(self.embedder, self.sigma, self.sweep.seed).batch(self.laboratory.batch);
+        let cache = SampleCache::new(&self.context.folder.join("samples"));
+        let smoother = Smoother::new(self.embedder, self.sigma, self.sweep.seed).batch(self.context.batch);
         let mut all: Option<Samples> = None;
         for range in blocks(count.get()) {
             let key = self.key(picture.identity, pixels_digest(picture.pixels), stage, range.clone());
@@ -281,7 +281,7 @@ impl Bench<'_> {
             };
             match &mut all {
                 Some(all) => all.append(&block).map_err(|source| {
-                    let path = self.laboratory.folder.join("samples");
+                    let path = self.context.folder.join("samples");
                     PipelineError::from(CacheError::Samples { path, source })
                 })?,
                 None => all = Some(block),

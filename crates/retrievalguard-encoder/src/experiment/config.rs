@@ -8,10 +8,10 @@ use retrievalguard::certificate::CertificateName;
 use retrievalguard::{Alpha, NormBound, SampleCount, Seed, Sigma};
 use serde::{Deserialize, Serialize};
 
-/// Why a file is no plan of an experiment.
+/// Why a file does not describe an experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PlanError {
+pub enum ExperimentConfigError {
     /// The file cannot be read.
     #[error("experiment `{}` cannot be read", path.display())]
     Read {
@@ -20,7 +20,7 @@ pub enum PlanError {
         /// What the system said.
         source: io::Error,
     },
-    /// The file is not what a plan looks like.
+    /// The file is not TOML, or not of this shape.
     #[error("experiment `{}` is not usable", path.display())]
     Toml {
         /// The file.
@@ -71,7 +71,7 @@ pub enum PlanError {
 /// Pictures that are searched, and searched for.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DataPlan {
+pub struct DataConfig {
     /// The drawn catalogue: products or fabrics.
     pub catalogue: String,
     /// How many queries, spread evenly over all.
@@ -81,7 +81,7 @@ pub struct DataPlan {
 /// One encoder, for one noise level or for all.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct EncoderPlan {
+pub struct EncoderEntry {
     /// What figures call it; encoders for several noise levels may share a name.
     pub name: String,
     /// The ONNX file, from the folder of encoders.
@@ -146,7 +146,7 @@ pub enum FigureKind {
 /// How results become a figure.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FigurePlan {
+pub struct FigureConfig {
     /// What it shows.
     pub kind: FigureKind,
     /// A panel for each combination of these.
@@ -158,7 +158,7 @@ pub struct FigurePlan {
 /// The two bounds of the paper's first figure, which need no data.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LipschitzPlan {
+pub struct LipschitzConfig {
     /// Noise level.
     pub sigma: Sigma,
     /// Norm bound.
@@ -180,7 +180,7 @@ pub struct Overrides {
 /// An experiment.
 ///
 /// ```
-/// use retrievalguard_encoder::experiment::Plan;
+/// use retrievalguard_encoder::experiment::ExperimentConfig;
 ///
 /// let text = r#"
 ///     title = "Recall@1(r) by the number of samples"
@@ -203,50 +203,52 @@ pub struct Overrides {
 ///     panels = ["certificate"]
 ///     series = "samples"
 /// "#;
-/// let plan = Plan::from_toml("by-samples.toml".as_ref(), text)?;
-/// assert_eq!(plan.sweep().expect("it is no closed form").samples.len(), 2);
-/// # Ok::<(), retrievalguard_encoder::experiment::PlanError>(())
+/// let config = ExperimentConfig::from_toml("by-samples.toml".as_ref(), text)?;
+/// assert_eq!(config.sweep().expect("it is no closed form").samples.len(), 2);
+/// # Ok::<(), retrievalguard_encoder::experiment::ExperimentConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct ExperimentConfig {
     /// What the figure is called.
     pub title: String,
     /// Folder of the encoders, from that of the file.
     #[serde(default)]
     pub encoders: PathBuf,
     /// Where pictures come from unless told otherwise.
-    pub data: Option<DataPlan>,
+    pub data: Option<DataConfig>,
     /// The encoders.
     #[serde(default, rename = "encoder")]
-    encoder: Vec<EncoderPlan>,
+    encoder: Vec<EncoderEntry>,
     sweep: Option<Sweep>,
     /// The figure.
-    pub figure: Option<FigurePlan>,
+    pub figure: Option<FigureConfig>,
     /// A closed form instead of a sweep.
-    pub lipschitz: Option<LipschitzPlan>,
+    pub lipschitz: Option<LipschitzConfig>,
     #[serde(default)]
     quick: Overrides,
 }
 
-impl Plan {
+impl ExperimentConfig {
     /// Reads and checks a file.
-    pub fn read(path: &Path) -> Result<Self, PlanError> {
-        let text =
-            fs::read_to_string(path).map_err(|source| PlanError::Read { path: path.to_owned(), source })?;
+    pub fn read(path: &Path) -> Result<Self, ExperimentConfigError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| ExperimentConfigError::Read { path: path.to_owned(), source })?;
         Self::from_toml(path, &text)
     }
 
     /// Checks the text of the file at `path`.
-    pub fn from_toml(path: &Path, text: &str) -> Result<Self, PlanError> {
-        let plan: Self = toml::from_str(text)
-            .map_err(|source| PlanError::Toml { path: path.to_owned(), source: Box::new(source) })?;
-        plan.check(path)?;
-        Ok(plan)
+    pub fn from_toml(path: &Path, text: &str) -> Result<Self, ExperimentConfigError> {
+        let config: Self = toml::from_str(text).map_err(|source| ExperimentConfigError::Toml {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
+        config.check(path)?;
+        Ok(config)
     }
 
-    fn check(&self, path: &Path) -> Result<(), PlanError> {
-        let missing = |what| PlanError::Empty { path: path.to_owned(), what };
+    fn check(&self, path: &Path) -> Result<(), ExperimentConfigError> {
+        let missing = |what| ExperimentConfigError::Empty { path: path.to_owned(), what };
         if self.lipschitz.is_some() {
             return Ok(());
         }
@@ -276,30 +278,38 @@ impl Plan {
             (Factor::Certificate, sweep.certificates.len()),
         ] {
             if count > 1 && !figure.mentions(factor) && along != Some(factor) {
-                return Err(PlanError::Merged { path: path.to_owned(), factor, count });
+                return Err(ExperimentConfigError::Merged { path: path.to_owned(), factor, count });
             }
         }
         for &sigma in &sweep.sigma {
             let mut names: Vec<&str> = self.encoders_at(sigma).map(|encoder| encoder.name.as_str()).collect();
             if names.is_empty() {
-                return Err(PlanError::NoEncoder { path: path.to_owned(), sigma });
+                return Err(ExperimentConfigError::NoEncoder { path: path.to_owned(), sigma });
             }
             names.sort_unstable();
             let count = names.iter().collect::<std::collections::BTreeSet<_>>().len();
             if count > 1 && !figure.mentions(Factor::Encoder) {
-                return Err(PlanError::Merged { path: path.to_owned(), factor: Factor::Encoder, count });
+                return Err(ExperimentConfigError::Merged {
+                    path: path.to_owned(),
+                    factor: Factor::Encoder,
+                    count,
+                });
             }
             if !figure.mentions(Factor::Dimension)
                 && let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1])
             {
-                return Err(PlanError::Ambiguous { path: path.to_owned(), name: pair[0].to_owned(), sigma });
+                return Err(ExperimentConfigError::Ambiguous {
+                    path: path.to_owned(),
+                    name: pair[0].to_owned(),
+                    sigma,
+                });
             }
         }
         Ok(())
     }
 
     /// The encoders that serve at a noise level.
-    pub fn encoders_at(&self, sigma: Sigma) -> impl Iterator<Item = &EncoderPlan> {
+    pub fn encoders_at(&self, sigma: Sigma) -> impl Iterator<Item = &EncoderEntry> {
         self.encoder.iter().filter(move |encoder| encoder.sigma.is_none_or(|only| only == sigma))
     }
 
@@ -321,7 +331,7 @@ impl Plan {
     }
 }
 
-impl FigurePlan {
+impl FigureConfig {
     fn mentions(&self, factor: Factor) -> bool {
         self.series == factor || self.panels.contains(&factor)
     }
