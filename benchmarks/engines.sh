@@ -3,7 +3,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-cargo build --release --quiet --workspace --bin engines
+cargo build --release --quiet --workspace --features retrievalguard-cli/full --bin engines
 
 venv=target/venv/bin/python
 [ -x "$venv" ] || python3 -m venv target/venv

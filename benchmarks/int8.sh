@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 folder=target/benchmarks/int8
 mkdir -p "$folder"
-cargo build --release --quiet --workspace --bin retrievalguard
+cargo build --release --quiet --workspace --features retrievalguard-cli/full --bin retrievalguard
 [ -f "$folder/demo/certificates/certificates.parquet" ] ||
     target/release/retrievalguard demo --out "$folder/demo" >"$folder/demo.log"
 [ -x "$folder/venv/bin/python" ] || python3 -m venv "$folder/venv"

@@ -3,7 +3,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-cargo build --release --quiet --workspace --bin retrievalguard
+cargo build --release --quiet --workspace --features retrievalguard-cli/full --bin retrievalguard
 venv=target/venv/bin/python
 [ -x "$venv" ] || python3 -m venv target/venv
 "$venv" -c 'import onnxruntime' 2>/dev/null || "$venv" -m pip install --quiet onnxruntime

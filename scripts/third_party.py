@@ -17,16 +17,16 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NOTICES = ROOT / "THIRD-PARTY-NOTICES.txt"
 # The program and the Python package: what is handed on. Each with the features that a release has.
-SHIPPED = [(ROOT, ["-p", "retrievalguard-cli"]), (ROOT / "bindings" / "python", [])]
+SHIPPED = [["-p", "retrievalguard-cli", "--features", "full"], ["-p", "retrievalguard-python"]]
 LICENCE_FILE = re.compile(r"(licen[cs]e|copying|notice|copyright|unlicense|ofl|ufl)", re.I)
 LINE = "=" * 100
 
 
-def cargo(folder, *words):
+def cargo(*words):
     command = ["cargo", *words, "--locked"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"`{' '.join(command)}` failed in {folder}:\n{done.stderr}")
+        sys.exit(f"`{' '.join(command)}` failed:\n{done.stderr}")
     return done.stdout
 
 
@@ -34,10 +34,10 @@ def host():
     return re.search(r"host: (\S+)", subprocess.run(["rustc", "-vV"], capture_output=True, text=True).stdout)[1]
 
 
-def tree(folder, edges, target, package):
+def tree(edges, target, package):
     """Names and versions of the crates that a build takes up, our own left out."""
     words = ["tree", *package, "-e", edges, "--prefix", "none", "--format", "{p}", "--target", target]
-    for line in filter(None, cargo(folder, *words).splitlines()):
+    for line in filter(None, cargo(*words).splitlines()):
         name, version, *rest = line.split()
         if not any(word.startswith("(/") for word in rest):
             yield name, version.removeprefix("v")
@@ -45,21 +45,18 @@ def tree(folder, edges, target, package):
 
 def carried(target):
     """The crates whose code is in what is shipped for a target."""
-    return {each for folder, package in SHIPPED for each in tree(folder, "normal", target, package)}
+    return {each for package in SHIPPED for each in tree("normal", target, package)}
 
 
 def compiled(target):
     """The crates that any build or test for a target compiles."""
-    return {each for folder, _ in SHIPPED for each in tree(folder, "normal,build,dev", target, ["--workspace"])}
+    return set(tree("normal,build,dev", target, ["--workspace", "--features", "retrievalguard-cli/full"]))
 
 
 def packages(*filters):
     """What cargo knows of every crate that takes part in a build, by name and version; ours left out."""
-    known = {}
-    for folder, _ in SHIPPED:
-        listing = json.loads(cargo(folder, "metadata", "--format-version", "1", *filters))
-        known |= {(each["name"], each["version"]): each for each in listing["packages"] if each["source"]}
-    return known
+    listing = json.loads(cargo("metadata", "--format-version", "1", *filters))
+    return {(each["name"], each["version"]): each for each in listing["packages"] if each["source"]}
 
 
 def licence_files(package):
@@ -173,10 +170,8 @@ def faults():
             yield f"crate {name} {version} is under {expression}, wanted what deny.toml allows"
 
     listed = set(re.findall(r"^(\S+) (\d\S*)\n    licence: ", NOTICES.read_text(encoding="utf-8"), re.M))
-    locked = set()
-    for folder, _ in SHIPPED:
-        lock = tomllib.loads((folder / "Cargo.lock").read_text(encoding="utf-8"))
-        locked |= {(each["name"], each["version"]) for each in lock["package"]}
+    lock = tomllib.loads((ROOT / "Cargo.lock").read_text(encoding="utf-8"))
+    locked = {(each["name"], each["version"]) for each in lock["package"]}
     for name, version in sorted(carried(host()) - listed):
         yield f"{NOTICES.name} lacks {name} {version}: run scripts/third_party.py write"
     for name, version in sorted(listed - locked):

@@ -15,6 +15,8 @@ mod export;
 mod import;
 mod index;
 mod merge;
+#[cfg(any(test, not(feature = "train")))]
+mod not_built;
 mod openapi;
 mod query;
 mod recall;
@@ -77,6 +79,9 @@ pub(crate) enum Command {
     /// Train an encoder by metric learning, with noise on the pictures or without
     #[cfg(feature = "train")]
     Train(Box<train::TrainArgs>),
+    /// Train an encoder; not part of this build, says how to get it
+    #[cfg(not(feature = "train"))]
+    Train(not_built::AnyArgs),
     /// Say which engine will run and what would make it faster
     Doctor(doctor::DoctorArgs),
     /// Print a completion script for a shell
@@ -108,6 +113,8 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::CheckModel(arguments) => check_model::run(arguments, out),
         #[cfg(feature = "train")]
         Command::Train(arguments) => train::run(arguments, out),
+        #[cfg(not(feature = "train"))]
+        Command::Train(_) => Err(not_built::NotBuilt::train("`retrievalguard train`").into()),
         Command::Doctor(arguments) => doctor::run(arguments, out),
         Command::Completions(arguments) => completions::run(arguments, out),
     }

@@ -54,6 +54,18 @@ pub enum WorkerError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The address is one of an object store, and this build has none.
+    #[cfg(not(feature = "cloud"))]
+    #[error(
+        "`{address}` is in an object store, and `{scheme}://` needs a build with the feature `cloud`: run the same \
+         command with `cargo run --release --features cloud --`"
+    )]
+    NoCloud {
+        /// The address as it was given.
+        address: String,
+        /// What stands before `://`.
+        scheme: String,
+    },
     /// An object could not be read or written.
     #[error("`{name}` of run `{run}` cannot be {what}")]
     Store {

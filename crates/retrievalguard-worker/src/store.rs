@@ -1,36 +1,37 @@
-//! Where a run lies: a directory, or an object store.
+//! Where a run is kept: in a directory, or in an object store.
 //!
 //! Objects are whole or not there. In a directory that is done by writing aside, syncing and renaming; object stores
 //! promise it.
+
+#[cfg(feature = "cloud")]
+mod objects;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use futures_util::TryStreamExt;
-use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, ObjectStoreExt};
+use percent_encoding::percent_decode_str;
 use retrievalguard::storage::atomic;
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
-use url::Url;
 
+#[cfg(feature = "cloud")]
+use self::objects::Objects;
 use crate::WorkerError;
 
-/// Variables of the environment that say how a store is reached.
-const SETTINGS: [&str; 4] = ["aws_", "google_", "azure_", "object_store_"];
+/// Why an object could not be read or written.
+type StoreFailure = Box<dyn std::error::Error + Send + Sync>;
 
-/// A place for one run.
+/// The objects of one run.
 pub struct RunStore {
     address: String,
-    place: Place,
+    backing: Backing,
 }
 
-enum Place {
+enum Backing {
     Directory(PathBuf),
-    Objects { store: Arc<dyn ObjectStore>, prefix: ObjectPath, runtime: Runtime },
+    #[cfg(feature = "cloud")]
+    Objects(Objects),
 }
 
 impl RunStore {
@@ -40,26 +41,20 @@ impl RunStore {
     pub fn open(address: &str) -> Result<Self, WorkerError> {
         let wrong = |reason: String| WorkerError::Address { address: address.to_owned(), reason };
         // Names with a colon are paths like others.
-        let url = Url::parse(address).ok().filter(|_| address.contains("://"));
-        let place = match url {
-            None => Place::Directory(PathBuf::from(address)),
-            Some(url) if url.scheme() == "file" => {
-                Place::Directory(url.to_file_path().map_err(|()| wrong("it names no path".to_owned()))?)
+        let backing = match address.split_once("://") {
+            None => Backing::Directory(PathBuf::from(address)),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("file") => {
+                let path = file_path(rest).ok_or_else(|| wrong("it names no path".to_owned()))?;
+                Backing::Directory(path)
             }
-            Some(url) => {
-                let settings = std::env::vars_os()
-                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-                    .map(|(name, value)| (name.to_ascii_lowercase(), value))
-                    .filter(|(name, _)| SETTINGS.iter().any(|start| name.starts_with(start)));
-                let (store, prefix) =
-                    object_store::parse_url_opts(&url, settings).map_err(|error| wrong(error.to_string()))?;
-                let runtime =
-                    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-                let runtime = runtime.map_err(|error| wrong(error.to_string()))?;
-                Place::Objects { store: Arc::from(store), prefix, runtime }
+            #[cfg(feature = "cloud")]
+            Some(_) => Backing::Objects(Objects::open(address).map_err(wrong)?),
+            #[cfg(not(feature = "cloud"))]
+            Some((scheme, _)) => {
+                return Err(WorkerError::NoCloud { address: address.to_owned(), scheme: scheme.to_owned() });
             }
         };
-        Ok(Self { address: address.to_owned(), place })
+        Ok(Self { address: address.to_owned(), backing })
     }
 
     /// The address as it was given.
@@ -67,122 +62,118 @@ impl RunStore {
         &self.address
     }
 
-    /// The directory, if the run lies in one.
+    /// The directory, if the run is kept in one.
     pub(crate) fn directory(&self) -> Option<&Path> {
-        match &self.place {
-            Place::Directory(directory) => Some(directory),
-            Place::Objects { .. } => None,
+        match &self.backing {
+            Backing::Directory(directory) => Some(directory),
+            #[cfg(feature = "cloud")]
+            Backing::Objects(_) => None,
         }
     }
 
     /// The bytes of an object; `None` if it is not there.
     pub(crate) fn get(&self, name: &str) -> Result<Option<Vec<u8>>, WorkerError> {
-        match &self.place {
-            Place::Directory(directory) => match fs::read(directory.join(name)) {
+        let found = match &self.backing {
+            Backing::Directory(directory) => match fs::read(directory.join(name)) {
                 Ok(bytes) => Ok(Some(bytes)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(self.failed(name, "read", error.into())),
+                Err(error) => Err(error.into()),
             },
-            Place::Objects { store, prefix, runtime } => {
-                let path = joined(prefix, name);
-                let found = runtime.block_on(async { store.get(&path).await?.bytes().await });
-                match found {
-                    Ok(bytes) => Ok(Some(bytes.to_vec())),
-                    Err(object_store::Error::NotFound { .. }) => Ok(None),
-                    Err(error) => Err(self.failed(name, "read", error.into())),
-                }
-            }
-        }
+            #[cfg(feature = "cloud")]
+            Backing::Objects(objects) => objects.get(name),
+        };
+        found.map_err(|source| self.failed(name, "read", source))
     }
 
     /// Whether an object is there and not empty.
     pub(crate) fn has(&self, name: &str) -> Result<bool, WorkerError> {
-        match &self.place {
-            Place::Directory(directory) => match fs::metadata(directory.join(name)) {
+        let found = match &self.backing {
+            Backing::Directory(directory) => match fs::metadata(directory.join(name)) {
                 Ok(found) => Ok(found.len() > 0),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-                Err(error) => Err(self.failed(name, "read", error.into())),
+                Err(error) => Err(error.into()),
             },
-            Place::Objects { store, prefix, runtime } => {
-                match runtime.block_on(store.head(&joined(prefix, name))) {
-                    Ok(found) => Ok(found.size > 0),
-                    Err(object_store::Error::NotFound { .. }) => Ok(false),
-                    Err(error) => Err(self.failed(name, "read", error.into())),
-                }
-            }
-        }
+            #[cfg(feature = "cloud")]
+            Backing::Objects(objects) => objects.has(name),
+        };
+        found.map_err(|source| self.failed(name, "read", source))
     }
 
     /// Writes an object, replacing the one that may be there.
     pub(crate) fn put(&self, name: &str, bytes: Vec<u8>) -> Result<(), WorkerError> {
-        match &self.place {
-            Place::Directory(directory) => {
+        match &self.backing {
+            Backing::Directory(directory) => {
                 let path = directory.join(name);
                 let folder = path.parent().unwrap_or(directory);
                 fs::create_dir_all(folder).map_err(|error| self.failed(name, "written", error.into()))?;
                 Ok(atomic::write(&path, &bytes)?)
             }
-            Place::Objects { store, prefix, runtime } => {
-                let path = joined(prefix, name);
-                let put = runtime.block_on(store.put(&path, bytes.into()));
-                put.map(|_| ()).map_err(|error| self.failed(name, "written", error.into()))
+            #[cfg(feature = "cloud")]
+            Backing::Objects(objects) => {
+                objects.put(name, bytes).map_err(|source| self.failed(name, "written", source))
             }
         }
     }
 
     /// Names of the objects in a folder that are not empty.
     pub(crate) fn list(&self, folder: &str) -> Result<BTreeSet<String>, WorkerError> {
-        match &self.place {
-            Place::Directory(directory) => {
-                let failed = |error: io::Error| self.failed(folder, "listed", error.into());
-                let entries = match fs::read_dir(directory.join(folder)) {
-                    Ok(entries) => entries,
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-                    Err(error) => return Err(failed(error)),
-                };
-                let mut names = BTreeSet::new();
-                for entry in entries {
-                    let entry = entry.map_err(failed)?;
-                    match entry.metadata() {
-                        Ok(found) if found.len() > 0 => {
-                            names.insert(entry.file_name().to_string_lossy().into_owned());
-                        }
-                        Ok(_) => {}
-                        // Written aside by somebody else, and at its place by now.
-                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                        Err(error) => return Err(failed(error)),
-                    }
-                }
-                Ok(names)
-            }
-            Place::Objects { store, prefix, runtime } => {
-                let path = joined(prefix, folder);
-                let found = runtime.block_on(store.list(Some(&path)).try_collect::<Vec<_>>());
-                let found = found.map_err(|error| self.failed(folder, "listed", error.into()))?;
-                let full = found.iter().filter(|object| object.size > 0);
-                Ok(full.filter_map(|object| object.location.filename().map(ToOwned::to_owned)).collect())
-            }
-        }
+        let found = match &self.backing {
+            Backing::Directory(directory) => list_directory(&directory.join(folder)).map_err(Into::into),
+            #[cfg(feature = "cloud")]
+            Backing::Objects(objects) => objects.list(folder),
+        };
+        found.map_err(|source| self.failed(folder, "listed", source))
     }
 
-    fn failed(
-        &self,
-        name: &str,
-        what: &'static str,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    ) -> WorkerError {
+    fn failed(&self, name: &str, what: &'static str, source: StoreFailure) -> WorkerError {
         WorkerError::Store { run: self.address.clone(), name: name.to_owned(), what, source }
     }
+}
+
+/// The path of a `file://` address without its scheme; none if it names another machine or no path.
+fn file_path(rest: &str) -> Option<PathBuf> {
+    let path = rest.strip_prefix("localhost").filter(|path| path.starts_with('/')).unwrap_or(rest);
+    let path = path.split(['?', '#']).next().filter(|path| path.starts_with('/'))?;
+    let decoded = percent_decode_str(path);
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStringExt;
+        Some(PathBuf::from(std::ffi::OsString::from_vec(decoded.collect())))
+    }
+    #[cfg(not(unix))]
+    {
+        // `/C:/runs` is the path of `file:///C:/runs`.
+        Some(PathBuf::from(decoded.decode_utf8().ok()?.trim_start_matches('/')))
+    }
+}
+
+/// Names of the files of a folder that are not empty; none if there is no such folder.
+fn list_directory(folder: &Path) -> io::Result<BTreeSet<String>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = BTreeSet::new();
+    for entry in entries {
+        let entry = entry?;
+        match entry.metadata() {
+            Ok(found) if found.len() > 0 => {
+                names.insert(entry.file_name().to_string_lossy().into_owned());
+            }
+            Ok(_) => {}
+            // Written aside by somebody else, and renamed by now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(names)
 }
 
 /// A folder of one's own on this machine, gone when it is dropped.
 pub(crate) fn aside() -> Result<TempDir, WorkerError> {
     let made = tempfile::Builder::new().prefix("retrievalguard-").tempdir();
     made.map_err(|source| WorkerError::File { path: std::env::temp_dir().display().to_string(), source })
-}
-
-fn joined(prefix: &ObjectPath, name: &str) -> ObjectPath {
-    name.split('/').fold(prefix.clone(), |path, part| path.join(part))
 }
 
 #[cfg(test)]
@@ -216,6 +207,21 @@ mod tests {
     fn a_name_with_a_colon_is_a_path() {
         assert_eq!(RunStore::open("run:1").unwrap().directory(), Some(Path::new("run:1")));
         assert_eq!(RunStore::open("file:///run").unwrap().directory(), Some(Path::new("/run")));
+        let spaced = RunStore::open("file://localhost/my%20run").unwrap();
+        assert_eq!(spaced.directory(), Some(Path::new("/my run")));
+        assert!(matches!(RunStore::open("file://elsewhere/run"), Err(WorkerError::Address { .. })));
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn an_address_that_no_store_knows_is_refused() {
         assert!(matches!(RunStore::open("ftp://host/run"), Err(WorkerError::Address { .. })));
+    }
+
+    #[cfg(not(feature = "cloud"))]
+    #[test]
+    fn an_object_store_is_refused_by_a_build_without_them() {
+        let refused = RunStore::open("s3://bucket/run").map(drop).unwrap_err().to_string();
+        assert!(refused.contains("`s3://`") && refused.contains("--features cloud"), "{refused}");
     }
 }

@@ -259,7 +259,7 @@ fn white_box(
     _embedder: &OnnxEmbedder,
 ) -> anyhow::Result<Option<Box<dyn Slopes>>> {
     if arguments.white_box {
-        bail!("--white-box is not part of this program, wanted a build with the feature `train`");
+        return Err(super::not_built::NotBuilt::train("`attack --white-box`").into());
     }
     if !arguments.black_box {
         tell(format_args!("note: built without the feature `train`, so the attack is black box"));

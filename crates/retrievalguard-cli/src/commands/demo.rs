@@ -77,7 +77,6 @@ pub(crate) struct DemoArgs {
     #[arg(long, default_value = "200")]
     pilot: SampleCount,
     /// Train the encoder again on the catalogue instead of using the one that ships with the program
-    #[cfg(feature = "train")]
     #[arg(long)]
     train: bool,
     #[command(flatten)]
@@ -108,6 +107,10 @@ impl Places {
 }
 
 pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    #[cfg(not(feature = "train"))]
+    if arguments.train {
+        return Err(super::not_built::NotBuilt::train("`demo --train`").into());
+    }
     let directory = &arguments.out;
     let places = Places::in_directory(directory);
     let (classes, pictures) = (Part::Queries.classes(), Part::Queries.pictures());
