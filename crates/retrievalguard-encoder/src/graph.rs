@@ -30,7 +30,6 @@ pub mod batch;
 mod flow;
 mod read;
 mod tensor;
-pub(crate) mod wire;
 
 pub use flow::{Flow, GraphError, Source};
 pub use read::MOST_PARTS;

@@ -10,6 +10,7 @@ pub mod graph;
 pub mod model_config;
 pub mod picture;
 pub mod pipeline;
+pub mod protobuf;
 pub mod recall;
 pub mod resize;
 pub mod run;

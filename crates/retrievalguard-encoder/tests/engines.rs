@@ -21,6 +21,7 @@ use retrievalguard_encoder::engine::{
 };
 use retrievalguard_encoder::graph::ModelFileError;
 use retrievalguard_encoder::model_config::ModelConfig;
+use retrievalguard_encoder::protobuf::MessageWriter;
 
 const PIXELS: usize = 3 * 16 * 16;
 const DIMENSION: usize = 8;
@@ -288,11 +289,14 @@ fn weights_kept_in_another_file_belong_to_the_hash() {
     let folder = std::env::temp_dir().join(format!("retrievalguard-weights-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     // A model whose graph has one initialiser with `external_data = {location: w.bin}` and nothing else.
-    let nested = |field: u8, content: &[u8]| [&[field << 3 | 2, content.len() as u8], content].concat();
-    let entry = [nested(1, b"location"), nested(2, b"w.bin")].concat();
-    let model = nested(7, &nested(5, &[nested(8, b"w"), nested(13, &entry)].concat()));
+    let model = |location: &str| {
+        let entry = MessageWriter::default().text(1, "location").text(2, location);
+        let tensor = MessageWriter::default().text(8, "w").message(13, &entry);
+        let graph = MessageWriter::default().message(5, &tensor);
+        MessageWriter::default().message(7, &graph).into_bytes()
+    };
     let path = folder.join("model.onnx");
-    fs::write(&path, model).unwrap();
+    fs::write(&path, model("w.bin")).unwrap();
     let error = ModelFacts::read(&path).unwrap_err();
     assert!(error.to_string().contains("w.bin"), "{error}");
     let hash = |weights: &[u8]| {
@@ -301,8 +305,7 @@ fn weights_kept_in_another_file_belong_to_the_hash() {
     };
     assert_eq!(hash(b"one"), hash(b"one"));
     assert_ne!(hash(b"one"), hash(b"two"));
-    let entry = [nested(1, b"location"), nested(2, b"../w.bin")].concat();
-    fs::write(&path, nested(7, &nested(5, &nested(13, &entry)))).unwrap();
+    fs::write(&path, model("../w.bin")).unwrap();
     assert!(matches!(ModelFacts::read(&path), Err(ModelFileError::NotOnnx { .. })));
     fs::remove_dir_all(folder).unwrap();
 }

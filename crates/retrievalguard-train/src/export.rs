@@ -19,7 +19,6 @@ use retrievalguard_encoder::resize::{Interpolation, PassOrder};
 use crate::network::{Network, NetworkConfig, Normalisation, PictureSize};
 
 mod graph;
-mod protobuf;
 
 pub(crate) use graph::PRODUCER;
 use graph::Rows;

@@ -13,6 +13,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use retrievalguard_encoder::protobuf::MessageWriter;
+
 /// Why an event file cannot be written; every variant names the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -64,15 +66,12 @@ impl EventFile {
             }
         };
         let mut file = Self { path, output };
-        let mut version = Message::default();
-        version.text(3, "brain.Event:2");
+        let version = MessageWriter::default().text(3, "brain.Event:2");
         file.event(wall_time, 0, &version)?;
         if let Some(step) = resumed_after {
-            let mut start = Message::default();
             // SessionLog, whose first field is its status: 1 is START.
-            let mut session = Message::default();
-            session.number(1, 1);
-            start.message(7, &session);
+            let session = MessageWriter::default().number(1, 1);
+            let start = MessageWriter::default().message(7, &session);
             file.event(wall_time, step + 1, &start)?;
         }
         file.flush()?;
@@ -86,14 +85,9 @@ impl EventFile {
 
     /// Adds one value of a curve; `wall_time` is in seconds since 1970.
     pub fn scalar(&mut self, tag: &str, step: u64, wall_time: f64, value: f32) -> Result<(), EventFileError> {
-        let mut entry = Message::default();
-        entry.text(1, tag);
-        entry.single(2, value);
-        let mut summary = Message::default();
-        summary.message(1, &entry);
-        let mut event = Message::default();
-        event.message(5, &summary);
-        self.event(wall_time, step, &event)
+        let entry = MessageWriter::default().text(1, tag).single(2, value);
+        let summary = MessageWriter::default().message(1, &entry);
+        self.event(wall_time, step, &MessageWriter::default().message(5, &summary))
     }
 
     /// Hands everything over to the system, for whoever is watching.
@@ -102,61 +96,11 @@ impl EventFile {
     }
 
     /// Writes an event with the given content.
-    fn event(&mut self, wall_time: f64, step: u64, content: &Message) -> Result<(), EventFileError> {
-        let mut event = Message::default();
-        event.double(1, wall_time);
-        event.number(2, step);
-        event.0.extend(&content.0);
+    fn event(&mut self, wall_time: f64, step: u64, content: &MessageWriter) -> Result<(), EventFileError> {
+        let event = MessageWriter::default().double(1, wall_time).number(2, step as i64).append(content);
         self.output
-            .write_all(&record(&event.0))
+            .write_all(&record(&event.into_bytes()))
             .map_err(|source| EventFileError::Write { path: self.path.clone(), source })
-    }
-}
-
-/// A protocol-buffer message, field after field.
-#[derive(Default)]
-struct Message(Vec<u8>);
-
-impl Message {
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-
-    fn key(&mut self, field: u64, wire_type: u64) {
-        self.varint(field << 3 | wire_type);
-    }
-
-    fn number(&mut self, field: u64, value: u64) {
-        self.key(field, 0);
-        self.varint(value);
-    }
-
-    fn double(&mut self, field: u64, value: f64) {
-        self.key(field, 1);
-        self.0.extend(value.to_le_bytes());
-    }
-
-    fn bytes(&mut self, field: u64, value: &[u8]) {
-        self.key(field, 2);
-        self.varint(value.len() as u64);
-        self.0.extend(value);
-    }
-
-    fn text(&mut self, field: u64, value: &str) {
-        self.bytes(field, value.as_bytes());
-    }
-
-    fn message(&mut self, field: u64, value: &Self) {
-        self.bytes(field, &value.0);
-    }
-
-    fn single(&mut self, field: u64, value: f32) {
-        self.key(field, 5);
-        self.0.extend(value.to_le_bytes());
     }
 }
 

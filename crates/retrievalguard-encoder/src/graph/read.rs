@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use super::wire::{Message, Payload};
 use super::{
     Attribute, AttributeValue, ElementType, Extent, FunctionName, Graph, Model, ModelFileError, Node,
     OperatorSet, Tensor, TensorFacts,
 };
+use crate::protobuf::{Message, Payload};
 
 /// Most nodes, names, attributes, constants and numbers in attributes that a model may have.
 ///

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::wire::{Message, Payload};
 use super::{ElementType, ModelFileError};
+use crate::protobuf::{Message, Payload};
 
 /// A constant tensor; its numbers stay in the file's bytes until [`Tensor::values`] is called.
 #[derive(Clone, Debug)]

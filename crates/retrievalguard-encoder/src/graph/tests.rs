@@ -2,11 +2,16 @@
 
 use std::path::Path;
 
-use super::builder::{Writer, graph, model, tensor};
+use super::builder::{graph, model, tensor};
 use super::*;
+use crate::protobuf::MessageWriter as Writer;
 
-fn read(bytes: Vec<u8>) -> Result<Model, ModelFileError> {
+fn read_bytes(bytes: Vec<u8>) -> Result<Model, ModelFileError> {
     Model::from_bytes(Path::new("test.onnx"), bytes)
+}
+
+fn read(model: Writer) -> Result<Model, ModelFileError> {
+    read_bytes(model.into_bytes())
 }
 
 #[test]
@@ -17,7 +22,7 @@ fn nodes_attributes_and_constants_come_back() {
          a, b = Split(pictures, s) axis=-1 sizes=[4,5] alpha=0.25 mode=linear value=int[2]:7,8
          embeddings = com.microsoft::Gelu(a, _, b)",
     );
-    let model = read(bytes).unwrap();
+    let model = read_bytes(bytes).unwrap();
     assert_eq!(model.operators(), 17);
     let [split, gelu] = &model.graph.nodes[..] else { panic!("{:?}", model.graph) };
     assert_eq!((split.operator.as_str(), split.label()), ("Split", "a"));
@@ -42,13 +47,12 @@ fn nodes_attributes_and_constants_come_back() {
 #[test]
 fn every_element_type_is_read_from_raw_bytes_and_from_fields() {
     let tensor = |kind: i64, rest: Writer| {
-        let tensor = Writer::default().number(1, 2).number(2, kind).bytes(8, b"t");
-        let bytes = [tensor.0, rest.0].concat();
-        let model = read(Writer::default().message(7, &Writer::default().bytes(5, &bytes)).0).unwrap();
+        let tensor = Writer::default().number(1, 2).number(2, kind).bytes(8, b"t").append(&rest);
+        let model = read(Writer::default().message(7, &Writer::default().message(5, &tensor))).unwrap();
         model.graph.initializers[0].values()
     };
     let raw = |bytes: &[u8]| Writer::default().bytes(9, bytes);
-    let numbers = |field, list: [i64; 2]| Writer::default().number(field, list[0]).number(field, list[1]);
+    let numbers = |field, list: [i64; 2]| Writer::default().numbers(field, list);
     let singles = |list: [f32; 2]| Ok(Values::Single(list.to_vec()));
     let integers = |list: [i64; 2]| Ok(Values::Integers(list.to_vec()));
     let cases = [
@@ -83,11 +87,8 @@ fn every_element_type_is_read_from_raw_bytes_and_from_fields() {
 fn a_shape_that_promises_more_than_the_file_holds_allocates_nothing() {
     let huge = i64::MAX / 2;
     for sides in [vec![huge, huge], vec![1 << 40], vec![huge]] {
-        let mut tensor = Writer::default().number(2, 1).bytes(8, b"t").bytes(9, &[0; 8]);
-        for side in sides {
-            tensor = tensor.number(1, side);
-        }
-        let model = read(Writer::default().message(7, &Writer::default().message(5, &tensor)).0).unwrap();
+        let tensor = Writer::default().number(2, 1).bytes(8, b"t").bytes(9, &[0; 8]).numbers(1, sides);
+        let model = read(Writer::default().message(7, &Writer::default().message(5, &tensor))).unwrap();
         assert!(matches!(model.graph.initializers[0].values(), Err(TensorError::Length { .. })));
     }
 }
@@ -96,7 +97,7 @@ fn a_shape_that_promises_more_than_the_file_holds_allocates_nothing() {
 fn weights_elsewhere_are_noted_and_not_read() {
     let entry = Writer::default().bytes(1, b"location").bytes(2, b"w.bin");
     let tensor = Writer::default().number(1, 1).number(2, 1).bytes(8, b"w").message(13, &entry);
-    let model = read(Writer::default().message(7, &Writer::default().message(5, &tensor)).0).unwrap();
+    let model = read(Writer::default().message(7, &Writer::default().message(5, &tensor))).unwrap();
     assert!(model.elsewhere.contains("w.bin"));
     let error = model.graph.initializers[0].values().unwrap_err();
     assert_eq!(error, TensorError::Elsewhere { tensor: "w".to_owned(), location: "w.bin".to_owned() });
@@ -111,7 +112,7 @@ fn branches_are_read_and_their_depth_is_bounded() {
             let node = Writer::default().bytes(4, b"If").bytes(2, b"y").message(5, &attribute);
             body = Writer::default().message(1, &node);
         }
-        read(Writer::default().message(7, &body).0)
+        read(Writer::default().message(7, &body))
     };
     assert!(nested(3).unwrap().graph.has_operator(&["Relu"]));
     let error = nested(20_000).unwrap_err();
@@ -120,23 +121,22 @@ fn branches_are_read_and_their_depth_is_bounded() {
 
 #[test]
 fn a_file_of_nothing_but_parts_is_refused_before_it_fills_the_memory() {
-    let node = Writer::default().bytes(1, &Writer::default().bytes(4, b"A").0).0;
-    let graph = Writer(node.repeat(MOST_PARTS + 1));
-    let error = read(Writer::default().message(7, &graph).0).unwrap_err();
+    let node = Writer::default().message(1, &Writer::default().bytes(4, b"A")).into_bytes();
+    let error = read(Writer::default().bytes(7, &node.repeat(MOST_PARTS + 1))).unwrap_err();
     assert!(error.to_string().contains("more than a million parts"), "{error}");
     let attribute = Writer::default().bytes(1, b"n").bytes(8, &vec![1; MOST_PARTS + 1]);
     let node = Writer::default().bytes(4, b"A").message(5, &attribute);
-    let error = read(Writer::default().message(7, &Writer::default().message(1, &node)).0).unwrap_err();
+    let error = read(Writer::default().message(7, &Writer::default().message(1, &node))).unwrap_err();
     assert!(error.to_string().contains("more than a million parts"), "{error}");
 }
 
 #[test]
 fn what_no_exporter_writes_is_refused_with_its_place() {
-    let node = |node: Writer| read(Writer::default().message(7, &Writer::default().message(1, &node)).0);
+    let node = |node: Writer| read(Writer::default().message(7, &Writer::default().message(1, &node)));
     let twice = Writer::default().bytes(1, b"axis").number(3, 1).number(20, 2);
     let cases = [
-        (read(Vec::new()), "found no single graph"),
-        (read(Writer::default().bytes(7, b"").bytes(7, b"").0), "found no single graph"),
+        (read_bytes(Vec::new()), "found no single graph"),
+        (read(Writer::default().bytes(7, b"").bytes(7, b"")), "found no single graph"),
         (node(Writer::default().bytes(1, b"x")), "without an operator"),
         (node(Writer::default().bytes(4, b"A").message(5, &twice).message(5, &twice)), "an attribute twice"),
         (
@@ -152,10 +152,10 @@ fn what_no_exporter_writes_is_refused_with_its_place() {
         assert!(error.contains(wanted) && error.contains("test.onnx"), "{error}");
     }
     let sides = Writer::default().bytes(1, &[1; 65]);
-    let error = read(Writer::default().message(7, &Writer::default().message(5, &sides)).0).unwrap_err();
+    let error = read(Writer::default().message(7, &Writer::default().message(5, &sides))).unwrap_err();
     assert!(error.to_string().contains("more than 64 axes"), "{error}");
     let negative = tensor("t", "int[1] = 4").number(1, -1);
-    assert!(read(Writer::default().message(7, &Writer::default().message(5, &negative)).0).is_err());
+    assert!(read(Writer::default().message(7, &Writer::default().message(5, &negative))).is_err());
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn whatever_bytes_are_changed_reading_and_following_end() {
         if next() % 8 == 0 {
             bytes.truncate(next() as usize % bytes.len());
         }
-        let Ok(model) = read(bytes) else { continue };
+        let Ok(model) = read_bytes(bytes) else { continue };
         for tensor in &model.graph.initializers {
             let _ = tensor.values();
         }
@@ -200,7 +200,7 @@ fn whatever_bytes_are_changed_reading_and_following_end() {
 fn files_that_say_two_things_are_refused() {
     let with = |attribute: Writer| {
         let node = Writer::default().bytes(4, b"Softmax").message(5, &attribute);
-        read(Writer::default().message(7, &Writer::default().message(1, &node)).0)
+        read(Writer::default().message(7, &Writer::default().message(1, &node)))
     };
     let axis = || Writer::default().bytes(1, b"axis");
     assert_eq!(with(axis().number(3, 0)).unwrap().graph.nodes[0].int("axis"), Some(0));
@@ -216,7 +216,7 @@ fn files_that_say_two_things_are_refused() {
     let sets = |first: i64, second: i64| {
         let set = |domain: &[u8], version| Writer::default().bytes(1, domain).number(2, version);
         let model = Writer::default().message(7, &Writer::default());
-        read(model.message(8, &set(b"", first)).message(8, &set(b"ai.onnx", second)).0)
+        read(model.message(8, &set(b"", first)).message(8, &set(b"ai.onnx", second)))
     };
     assert_eq!(sets(17, 17).unwrap().operators(), 17);
     assert!(sets(12, 17).unwrap_err().to_string().contains("two versions"));

@@ -4,8 +4,9 @@
 
 use std::collections::HashMap;
 
+use retrievalguard_encoder::protobuf::MessageWriter;
+
 use super::ExportError;
-use super::protobuf::Message;
 use crate::kernel::Activation;
 use crate::network::{Network, PictureSize, Pooling, SHORTEST, Step, UnitPlan};
 
@@ -18,11 +19,11 @@ pub(super) const OUTPUT: &str = "embeddings";
 pub(crate) const PRODUCER: &str = "retrievalguard";
 
 /// Version of the file format and of the operators: what both engines have known for years.
-const IR_VERSION: usize = 8;
-const OPERATORS: usize = 17;
+const IR_VERSION: i64 = 8;
+const OPERATORS: i64 = 17;
 
 /// The element type of every tensor: single precision.
-const FLOAT: usize = 1;
+const FLOAT: i64 = 1;
 
 /// What a graph gives for a picture, at length 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,22 +53,28 @@ pub(super) fn encode(network: &Network, rows: Rows) -> Result<Vec<u8>, ExportErr
         .text(2, config.architecture.name())
         .message(11, &value(INPUT, &[channels, height, width]))
         .message(12, &value(OUTPUT, &[length]));
-    let model = Message::default()
+    let model = MessageWriter::default()
         .number(1, IR_VERSION)
         .text(2, PRODUCER)
         .text(3, env!("CARGO_PKG_VERSION"))
         .message(7, &body)
-        .message(8, &Message::default().text(1, "").number(2, OPERATORS));
+        .message(8, &MessageWriter::default().text(1, "").number(2, OPERATORS));
     Ok(model.into_bytes())
 }
 
 /// A tensor of any number of rows, as a graph declares it.
-fn value(name: &str, sides: &[usize]) -> Message {
-    let batch = Message::default().message(1, &Message::default().text(2, "batch"));
-    let shape =
-        sides.iter().fold(batch, |shape, &side| shape.message(1, &Message::default().number(1, side)));
-    let tensor = Message::default().number(1, FLOAT).message(2, &shape);
-    Message::default().text(1, name).message(2, &Message::default().message(1, &tensor))
+fn value(name: &str, sides: &[usize]) -> MessageWriter {
+    let batch = MessageWriter::default().message(1, &MessageWriter::default().text(2, "batch"));
+    let shape = sides
+        .iter()
+        .fold(batch, |shape, &side| shape.message(1, &MessageWriter::default().number(1, side as i64)));
+    let tensor = MessageWriter::default().number(1, FLOAT).message(2, &shape);
+    MessageWriter::default().text(1, name).message(2, &MessageWriter::default().message(1, &tensor))
+}
+
+/// Sides and the like, as the format has them.
+fn whole(values: &[usize]) -> impl Iterator<Item = i64> {
+    values.iter().map(|&value| value as i64)
 }
 
 /// An attribute of an operator.
@@ -77,10 +84,14 @@ enum Attribute<'a> {
 }
 
 impl Attribute<'_> {
-    fn encode(&self) -> Message {
+    fn encode(&self) -> MessageWriter {
         match *self {
-            Self::Number(name, value) => Message::default().text(1, name).number(3, value).number(20, 2),
-            Self::Numbers(name, values) => Message::default().text(1, name).numbers(8, values).number(20, 7),
+            Self::Number(name, value) => {
+                MessageWriter::default().text(1, name).number(3, value as i64).number(20, 2)
+            }
+            Self::Numbers(name, values) => {
+                MessageWriter::default().text(1, name).numbers(8, whole(values)).number(20, 7)
+            }
         }
     }
 }
@@ -88,7 +99,7 @@ impl Attribute<'_> {
 /// Nodes and constants under construction.
 struct Graph {
     /// The graph's message; its fields may come in any order.
-    body: Message,
+    body: MessageWriter,
     /// The network's numbers by name.
     tensors: HashMap<String, Vec<f32>>,
     /// Constants that activations share, written when first used.
@@ -98,7 +109,7 @@ struct Graph {
 impl Graph {
     fn new(network: &Network) -> Self {
         let tensors = network.tensors().into_iter().map(|tensor| (tensor.name, tensor.values)).collect();
-        Self { body: Message::default(), tensors, six: false }
+        Self { body: MessageWriter::default(), tensors, six: false }
     }
 
     fn take(&mut self, name: &str) -> Vec<f32> {
@@ -106,7 +117,8 @@ impl Graph {
     }
 
     fn node(&mut self, operator: &str, inputs: &[&str], output: &str, attributes: &[Attribute<'_>]) {
-        let node = Message::default().texts(1, inputs).text(2, output).text(3, output).text(4, operator);
+        let node =
+            MessageWriter::default().texts(1, inputs).text(2, output).text(3, output).text(4, operator);
         let node = attributes.iter().fold(node, |node, attribute| node.message(5, &attribute.encode()));
         self.add(1, &node);
     }
@@ -116,12 +128,13 @@ impl Graph {
             return Err(ExportError::NotFinite { tensor: name.to_owned() });
         }
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let tensor = Message::default().numbers(1, sides).number(2, FLOAT).text(8, name).bytes(9, &bytes);
+        let tensor =
+            MessageWriter::default().numbers(1, whole(sides)).number(2, FLOAT).text(8, name).bytes(9, &bytes);
         self.add(5, &tensor);
         Ok(())
     }
 
-    fn add(&mut self, field: u64, message: &Message) {
+    fn add(&mut self, field: u64, message: &MessageWriter) {
         self.body = std::mem::take(&mut self.body).message(field, message);
     }
 

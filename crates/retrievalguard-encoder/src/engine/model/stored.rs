@@ -51,20 +51,14 @@ mod tests {
 
     use super::*;
     use crate::graph::TensorError;
+    use crate::protobuf::MessageWriter;
 
-    /// A field with bytes in it; all lengths here are below 128.
-    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-        [&[number << 3 | 2, bytes.len() as u8], bytes].concat()
-    }
-
-    fn model(sides: &[u8], kind: u8, numbers: &[f32]) -> Vec<u8> {
-        let mut constant: Vec<u8> = sides.iter().flat_map(|&side| [1 << 3, side]).collect();
-        constant.extend([2 << 3, kind]);
-        constant.extend(field(8, b"matrix"));
-        constant
-            .extend(field(9, &numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>()));
-        let graph = [field(2, b"small"), field(5, &constant)].concat();
-        [field(2, b"somebody"), field(7, &graph)].concat()
+    fn model(sides: [i64; 2], kind: i64, numbers: &[f32]) -> Vec<u8> {
+        let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let constant =
+            MessageWriter::default().numbers(1, sides).number(2, kind).text(8, "matrix").bytes(9, &numbers);
+        let graph = MessageWriter::default().text(2, "small").message(5, &constant);
+        MessageWriter::default().text(2, "somebody").message(7, &graph).into_bytes()
     }
 
     #[test]
@@ -75,12 +69,12 @@ mod tests {
             fs::write(&path, bytes).unwrap();
             StoredNetwork::read(&path)
         };
-        let network = read(model(&[1, 2], 1, &[0.5, -3.0])).unwrap();
+        let network = read(model([1, 2], 1, &[0.5, -3.0])).unwrap();
         assert_eq!((network.producer.as_str(), network.graph.as_str()), ("somebody", "small"));
         let matrix = StoredTensor { name: "matrix".into(), shape: vec![1, 2], values: vec![0.5, -3.0] };
         assert_eq!(network.tensors, [matrix]);
-        assert_eq!(read(model(&[1, 2], 7, &[0.5, -3.0])).unwrap().tensors, []);
-        let error = read(model(&[3], 1, &[0.5, -3.0])).unwrap_err();
+        assert_eq!(read(model([1, 2], 7, &[0.5, -3.0])).unwrap().tensors, []);
+        let error = read(model([1, 3], 1, &[0.5, -3.0])).unwrap_err();
         assert!(
             matches!(error, ModelFileError::Tensor { source: TensorError::Length { found: 8, .. }, .. }),
             "{error}"

@@ -1,8 +1,10 @@
-//! Walks over the fields of protocol-buffer messages without knowing their schema.
+//! Walks over the fields of a message without knowing its schema.
+//!
+//! Only model files are read this way, so the errors are theirs.
 
 use std::path::Path;
 
-use super::ModelFileError;
+use crate::graph::ModelFileError;
 
 /// A protocol-buffer message: some bytes of the file, and where they begin.
 #[derive(Clone, Copy)]
