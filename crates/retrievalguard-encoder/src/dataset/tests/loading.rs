@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use super::super::{BrokenPictures, Loader};
+use super::super::{BrokenPictures, Format, Loader};
 use super::{folder, open_guessed};
 use crate::picture::PictureError;
 use crate::resize::{Interpolation, PassOrder, Preparation, Resize, Size};
@@ -76,18 +76,26 @@ fn threads_share_a_loader_and_get_every_picture_once() {
 }
 
 #[test]
-fn the_grocery_pictures_load_where_they_are() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/grocery");
-    if !root.join("test").is_dir() {
-        println!(
-            "skipped: the_grocery_pictures_load_where_they_are: no ../shared/data/grocery beside the workspace"
-        );
-        return;
+fn pictures_of_every_format_load_from_folders_and_from_a_list() {
+    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/pictures");
+    let names =
+        std::fs::read_dir(reference).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut list = String::from("label,path,split,is_query,is_gallery\n");
+    let mut files = Vec::new();
+    for name in names {
+        let Some((class, _)) = name.split_once('-') else { continue };
+        let path = format!("test/{class}/{name}");
+        list += &format!("{class},{path},test,True,True\n");
+        files.push((path, picture(&name)));
     }
-    let dataset = open_guessed(&root.join("test")).unwrap();
-    assert_eq!((dataset.records.len(), dataset.class_count()), (2_370, 40));
-    let listed = open_guessed(&root.join("labels.csv")).unwrap();
-    assert!(listed.records.len() >= dataset.records.len());
-    let loader = Loader::new(&dataset.records[..60], PREPARATION, BrokenPictures::Fatal);
-    assert_eq!((&loader).into_iter().filter(Result::is_ok).count(), 60);
+    let mut listed: Vec<(&str, &[u8])> =
+        files.iter().map(|(path, content)| (path.as_str(), &content[..])).collect();
+    listed.push(("labels.csv", list.as_bytes()));
+    let root = folder(&listed);
+    for (path, format) in [("test", Format::ImageFolder), ("labels.csv", Format::Csv)] {
+        let dataset = open_guessed(&root.path().join(path)).unwrap();
+        assert_eq!((dataset.format, dataset.records.len()), (format, files.len()), "{path}");
+        let loader = Loader::new(&dataset.records, PREPARATION, BrokenPictures::Fatal);
+        assert_eq!((&loader).into_iter().filter(Result::is_ok).count(), files.len(), "{path}");
+    }
 }
