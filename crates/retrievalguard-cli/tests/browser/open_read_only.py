@@ -1,15 +1,11 @@
 """Uses the page of a read-only server whose search cannot find anything. Usage: open_read_only.py URL PICTURE SCREENSHOTS"""
 
-import mimetypes
 import pathlib
 import sys
-import tempfile
 import time
 
-from playwright.sync_api import sync_playwright
-
-from open_report import FLAGS, check_width
-from open_server import DROP, check_contrast, listen, set_size, verdict, wait_for_answer, wait_for_size
+from chromium import check_width, chromium
+from open_server import check_contrast, drop, listen_to_answers, set_size, verdict, wait_for_answer, wait_for_size
 
 # Seconds within which a search with the page's own defaults must end.
 SEARCH = 45
@@ -55,19 +51,13 @@ def check_nothing_found(page, folder):
 
 def main(address, picture, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    kind = mimetypes.guess_type(picture.name)[0] or "application/octet-stream"
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as profile:
-        context = playwright.chromium.launch_persistent_context(
-            profile, executable_path="/usr/bin/chromium", headless=True, args=FLAGS, viewport={"width": 1280, "height": 900}
-        )
-        page = context.new_page()
+    with chromium() as (context, page):
         page.emulate_media(color_scheme="light", reduced_motion="reduce")
-        faults = []
-        listen(page, faults)
+        faults = listen_to_answers(page)
         page.goto(address)
         check_read_only(page)
         page.locator("#gallery").screenshot(path=folder / "read-only.png")
-        page.evaluate(DROP, [list(picture.read_bytes()), picture.name, kind])
+        drop(page, picture)
         wait_for_answer(page)
         took = check_nothing_found(page, folder)
         check_contrast(page, "light")
@@ -89,7 +79,6 @@ def main(address, picture, folder):
         )
         assert seen == "refused", f"another site's page gets a picture of the gallery: {seen}"
         assert not faults, faults
-        context.close()
     print(f"ok: read-only, nothing found in {took:.0f} s")
 
 

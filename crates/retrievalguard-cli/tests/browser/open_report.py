@@ -2,19 +2,9 @@
 
 import pathlib
 import sys
-import tempfile
 
-from playwright.sync_api import sync_playwright
+from chromium import check_width, chromium, listen
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 FIGURES = ["certified-recall", "radius-histogram", "radius-against-samples", "verdicts"]
 
 
@@ -72,12 +62,6 @@ def check_sorting(page):
     assert heading.get_attribute("aria-sort") == "none"
 
 
-def check_width(page, width):
-    page.set_viewport_size({"width": width, "height": 800})
-    inner, outer = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    assert inner <= outer, f"at {width} pixels the page is {inner} wide, wanted at most {outer}"
-
-
 def check_nothing_scrolls_sideways(page):
     """Outside of commands, everything fits into its own box; texts of figures have a check of their own."""
     wide = page.evaluate(
@@ -91,14 +75,8 @@ def check_nothing_scrolls_sideways(page):
 def main(report, folder):
     folder.mkdir(parents=True, exist_ok=True)
     address = report.resolve().as_uri()
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as profile:
-        context = playwright.chromium.launch_persistent_context(
-            profile, executable_path="/usr/bin/chromium", headless=True, args=FLAGS, viewport={"width": 1280, "height": 900}
-        )
-        page = context.new_page()
-        faults = []
-        page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: faults.append(str(error)))
+    with chromium() as (_, page):
+        faults = listen(page)
         page.on("requestfailed", lambda request: faults.append(f"failed: {request.url[:200]}"))
         page.on("request", lambda request: None if request.url.startswith(("data:", address)) else faults.append(request.url))
         page.goto(address)
@@ -129,7 +107,6 @@ def main(report, folder):
         page.screenshot(path=folder / "print.png", full_page=True)
         assert inner <= outer, f"on paper of {outer} pixels the page is {inner} wide"
         assert not faults, faults
-        context.close()
     print(f"{len(wanted)} figures, sorted, five widths: nothing amiss")
 
 

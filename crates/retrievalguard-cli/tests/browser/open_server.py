@@ -4,11 +4,8 @@ import mimetypes
 import pathlib
 import re
 import sys
-import tempfile
 
-from playwright.sync_api import sync_playwright
-
-from open_report import FLAGS, check_width
+from chromium import check_width, chromium, listen
 
 # Milliseconds for the work of the server: a certificate, a search, one look at a perturbation.
 CERTIFICATE = 180_000
@@ -268,9 +265,9 @@ def check_contrast(page, scheme):
     assert not faint, f"too faint in the {scheme} scheme: {faint}"
 
 
-def listen(page, faults):
-    page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: faults.append(str(error)))
+def listen_to_answers(page):
+    """A list of faults, among them requests that fail."""
+    faults = listen(page)
     page.on("response", lambda answer: faults.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
 
     # The page gives up requests itself when a newer one makes them useless.
@@ -279,26 +276,27 @@ def listen(page, faults):
             faults.append(f"{request.failure} {request.url[:200]}")
 
     page.on("requestfailed", failed)
+    return faults
+
+
+def drop(page, picture):
+    """Drops a file onto the page, as from a file manager."""
+    kind = mimetypes.guess_type(picture.name)[0] or "application/octet-stream"
+    page.evaluate(DROP, [list(picture.read_bytes()), picture.name, kind])
 
 
 def main(address, picture, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    kind = mimetypes.guess_type(picture.name)[0] or "application/octet-stream"
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as profile:
-        context = playwright.chromium.launch_persistent_context(
-            profile, executable_path="/usr/bin/chromium", headless=True, args=FLAGS, viewport={"width": 1280, "height": 900}
-        )
-        page = context.new_page()
+    with chromium() as (context, page):
         page.emulate_media(color_scheme="light", reduced_motion="reduce")
-        faults = []
-        listen(page, faults)
+        faults = listen_to_answers(page)
         page.on("request", lambda request: None if request.url.startswith((address, "data:", "blob:")) else faults.append(request.url))
         page.goto(address)
         page.wait_for_selector("#gallery-items li")
         page.screenshot(path=folder / "start.png", full_page=True)
 
         page.evaluate(WATCH)
-        page.evaluate(DROP, [list(picture.read_bytes()), picture.name, kind])
+        drop(page, picture)
         wait_for_answer(page)
         radius, shown, looks = check_radii(page)
         label = page.get_attribute("#answer", "data-label")
@@ -328,7 +326,6 @@ def main(address, picture, folder):
         check_stop(page)
         page.locator("#gallery").screenshot(path=folder / "gallery.png")
         assert not faults, faults
-        context.close()
     print(
         f"ok: {label!r} certified to {shown} in {looks} steps; smoothed holds {kept!r} at {inside:.4f}, "
         f"plain changed to {other!r} at {beyond:.4f}; {total} items"
