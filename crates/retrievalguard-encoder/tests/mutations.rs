@@ -2,16 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod idx_files;
 #[path = "../../retrievalguard/tests/mutation/mod.rs"]
 mod mutation;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
+use idx_files::{array, zipped};
 use mutation::{CountingAllocator, Kind, Reading, run};
 use retrievalguard::certificate::{CertificateName, Radius, Verdict};
 use retrievalguard::gallery::{Gallery, Metric};
@@ -65,19 +64,6 @@ fn with_chunk_sums(mut bytes: Vec<u8>) -> Vec<u8> {
         at = end + 4;
     }
     bytes
-}
-
-fn idx(lengths: &[u32], content: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0, 0, 8, lengths.len() as u8];
-    bytes.extend(lengths.iter().flat_map(|length| length.to_be_bytes()));
-    bytes.extend_from_slice(content);
-    bytes
-}
-
-fn zipped(content: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(content).unwrap();
-    encoder.finish().unwrap()
 }
 
 fn results() -> ResultTable {
@@ -163,9 +149,9 @@ fn no_damaged_data_set_makes_a_reader_panic_hang_or_fill_the_memory() {
     let pixels: Vec<u8> = (0..3 * 4 * 5).map(|value| value * 3).collect();
     let [plain, packed, labels] = ["plain", "packed", "labels"].map(root);
     for root in [&plain, &packed] {
-        fs::write(root.join("t10k-labels-idx1-ubyte"), idx(&[3], &[1, 2, 3])).unwrap();
+        fs::write(root.join("t10k-labels-idx1-ubyte"), array(&[3], &[1, 2, 3])).unwrap();
     }
-    fs::write(labels.join("t10k-images-idx3-ubyte"), idx(&[3, 4, 5], &pixels)).unwrap();
+    fs::write(labels.join("t10k-images-idx3-ubyte"), array(&[3, 4, 5], &pixels)).unwrap();
     let [cars, list, cub] = ["cars", "list", "cub"].map(root);
     fs::create_dir(cub.join("images")).unwrap();
     fs::write(cub.join("images.txt"), "1 001.Albatross/a.jpg\n2 002.Auklet/b.jpg\n").unwrap();
@@ -176,28 +162,28 @@ fn no_damaged_data_set_makes_a_reader_panic_hang_or_fill_the_memory() {
     run(&[
         Kind {
             name: "IDX",
-            seeds: vec![idx(&[3, 4, 5], &pixels)],
+            seeds: vec![array(&[3, 4, 5], &pixels)],
             allowance: BUFFERS,
             repair: None,
             read: &|bytes| read(&plain, "t10k-images-idx3-ubyte", bytes, Format::Idx),
         },
         Kind {
             name: "IDX, gzipped",
-            seeds: vec![zipped(&idx(&[3, 4, 5], &pixels))],
+            seeds: vec![zipped(&array(&[3, 4, 5], &pixels))],
             allowance: UNFOLDED,
             repair: None,
             read: &|bytes| read(&packed, "t10k-images-idx3-ubyte.gz", bytes, Format::Idx),
         },
         Kind {
             name: "IDX, damaged, gzipped",
-            seeds: vec![idx(&[3, 4, 5], &pixels)],
+            seeds: vec![array(&[3, 4, 5], &pixels)],
             allowance: UNFOLDED,
             repair: None,
             read: &|bytes| read(&packed, "t10k-images-idx3-ubyte.gz", &zipped(bytes), Format::Idx),
         },
         Kind {
             name: "IDX labels",
-            seeds: vec![idx(&[3], &[7, 8, 9])],
+            seeds: vec![array(&[3], &[7, 8, 9])],
             allowance: BUFFERS,
             repair: None,
             read: &|bytes| read(&labels, "t10k-labels-idx1-ubyte", bytes, Format::Idx),

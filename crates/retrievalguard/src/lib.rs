@@ -67,3 +67,7 @@ pub use embedding::{Embedder, EmbedderFailure};
 pub use parameters::{Alpha, NormBound, ParameterError, SampleCount, Seed, Sigma, TargetRadius};
 pub use samples::{Excess, SampleError, Samples};
 pub use smoothing::{Picture, SmoothedEmbedding, Smoother, SmoothingError};
+
+// For tests that share a file with those outside of the crate.
+#[cfg(test)]
+extern crate self as retrievalguard;

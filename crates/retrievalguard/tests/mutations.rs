@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod kept_samples;
 mod mutation;
 
 use std::fs;
@@ -9,16 +10,15 @@ use std::hint::black_box;
 use std::path::Path;
 
 use mutation::{CountingAllocator, Kind, Reading, run};
+use retrievalguard::NormBound;
 use retrievalguard::gallery::{Gallery, Metric, NewItem};
-use retrievalguard::noise::Stage;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Journal;
 use retrievalguard::storage::live::{Edit, LiveGallery};
 use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
 use retrievalguard::storage::npy;
-use retrievalguard::storage::sample_cache::{SampleCache, SampleKey};
+use retrievalguard::storage::sample_cache::SampleCache;
 use retrievalguard::storage::sealed::{SEAL, seal};
-use retrievalguard::{Excess, NormBound, Samples, Seed, Sigma};
 use serde_json::json;
 
 #[global_allocator]
@@ -122,18 +122,8 @@ fn no_damaged_file_makes_a_reader_panic_hang_or_fill_the_memory() {
     let run_bytes = fs::read(&run_file).unwrap();
 
     let cache = SampleCache::new(&root.join("samples"));
-    let key = SampleKey {
-        model: Digest::of_bytes(b"model"),
-        contract: Digest::of_bytes(b"contract"),
-        engine: retrievalguard::storage::manifest::Engine { name: "rten".into(), version: "1".into() },
-        seed: Seed::new(7),
-        identity: "cat-1".into(),
-        stage: Stage::Certify,
-        sigma: Sigma::new(0.25).unwrap(),
-        range: 0..4,
-    };
-    let samples = vec![0.6, 0.8, 1.0, 0.0, 0.0, 1.0, -1.0, 0.0];
-    cache.write(&key, &Samples::new(samples, 2, NormBound::UNIT, Excess::Refuse).unwrap()).unwrap();
+    let key = kept_samples::key();
+    cache.write(&key, &kept_samples::samples()).unwrap();
     let kept: Vec<_> = walk(&root.join("samples"));
     let kept_manifest =
         kept.iter().find(|path| path.extension().is_some_and(|ending| ending == "json")).unwrap();

@@ -9,14 +9,13 @@ use std::num::NonZeroUsize;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
+use retrievalguard::Sigma;
 use retrievalguard::gallery::{Gallery, NewItem};
-use retrievalguard::noise::Stage;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Journal;
 use retrievalguard::storage::live::{Edit, LiveGallery};
-use retrievalguard::storage::manifest::{Engine, GalleryDirectory};
-use retrievalguard::storage::sample_cache::{SampleCache, SampleKey};
-use retrievalguard::{Excess, NormBound, Samples, Seed, Sigma};
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::sample_cache::SampleCache;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::pipeline::run_files::StoredRun;
@@ -29,6 +28,9 @@ use retrievalguard_report::attack::Attack;
 use retrievalguard_worker::{RunStore, merge};
 
 use crate::sandbox::{ENCODER, Sandbox};
+
+#[path = "../../../retrievalguard/tests/kept_samples/mod.rs"]
+mod kept_samples;
 
 const FLIPS: usize = 300;
 
@@ -213,19 +215,8 @@ fn shared_runs(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
 
 fn samples(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
     let cache = SampleCache::new(&sandbox.path("cache"));
-    let key = SampleKey {
-        model: Digest::of_bytes(b"model"),
-        contract: Digest::of_bytes(b"contract"),
-        engine: Engine { name: "rten".into(), version: "1".into() },
-        seed: Seed::new(7),
-        identity: "cat 1".into(),
-        stage: Stage::Pilot,
-        sigma: Sigma::new(0.1).unwrap(),
-        range: 0..50,
-    };
-    let values = (0..50 * 7_u32).map(|number| (number * 37 % 101) as f32 - 50.0).collect();
-    let samples = Samples::new(values, 7, NormBound::UNIT, Excess::Project).unwrap();
-    cache.write(&key, &samples).unwrap();
+    let key = kept_samples::key();
+    cache.write(&key, &kept_samples::samples()).unwrap();
     let folder = fs::read_dir(sandbox.path("cache")).unwrap().next().unwrap().unwrap().path();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -1,5 +1,7 @@
 mod cars;
 mod idx;
+#[path = "../../tests/idx_files/mod.rs"]
+mod idx_files;
 mod lists;
 mod loading;
 

@@ -238,28 +238,13 @@ fn admitted(matrix: npy::Matrix, norm_bound: NormBound) -> Result<Samples, Sampl
 }
 
 #[cfg(test)]
+#[path = "../../tests/kept_samples/mod.rs"]
+mod kept_samples;
+#[cfg(test)]
 mod tests {
     use super::super::sealed;
+    use super::kept_samples::{key, samples};
     use super::*;
-    use crate::Excess;
-
-    fn key() -> SampleKey {
-        SampleKey {
-            model: Digest::of_bytes(b"model"),
-            contract: Digest::of_bytes(b"contract"),
-            engine: Engine { name: "rten".into(), version: "1".into() },
-            seed: Seed::new(7),
-            identity: "cat 1".into(),
-            stage: Stage::Pilot,
-            sigma: Sigma::new(0.1).unwrap(),
-            range: 10..60,
-        }
-    }
-
-    fn samples() -> Samples {
-        let values: Vec<f32> = (0..50 * 7_u32).map(|number| (number * 37 % 101) as f32 - 50.0).collect();
-        Samples::new(values, 7, NormBound::UNIT, Excess::Project).unwrap()
-    }
 
     /// Paths of the array and of the manifest of the only entry.
     fn entry(folder: &Path) -> (PathBuf, PathBuf) {

@@ -1,25 +1,8 @@
 //! The MNIST family, from files written here.
 
-use std::io::Write;
-
-use flate2::Compression;
-use flate2::write::GzEncoder;
-
 use super::super::{DatasetError, DatasetOptions, Format, NamedSplit, PictureSource, open};
+use super::idx_files::{array, zipped};
 use super::{folder, identities, labels, open_guessed};
-
-fn array(lengths: &[u32], content: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0, 0, 8, lengths.len() as u8];
-    bytes.extend(lengths.iter().flat_map(|length| length.to_be_bytes()));
-    bytes.extend_from_slice(content);
-    bytes
-}
-
-fn zipped(content: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(content).unwrap();
-    encoder.finish().unwrap()
-}
 
 #[test]
 fn both_parts_are_read_plain_or_zipped() {
