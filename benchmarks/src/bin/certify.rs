@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use cpu_time::ProcessTime;
 use retrievalguard::certificate::{CertificateName, Certifier, SampledQuery};
-use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{Alpha, Excess, NormBound, SampleCount, Samples, Seed, Sigma};
 
@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let query = SampledQuery { pilot: draw("pilot", PILOT)?, certifying: draw("certify", samples)? };
     let label = gallery.label_named("right").ok_or("the query's class is in the gallery")?;
-    let question = Question::new(Positives::Label(label), vec![]);
+    let relevance = Relevance::new(Positives::Label(label), vec![]);
     let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?)
         .gallery_samples(SampleCount::new(1_000)?);
 
@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut outcome = None;
         for _ in 0..3 {
             let (wall, cpu) = (Instant::now(), cpu_seconds());
-            outcome = Some(certifier.certify(name, &query, &question)?);
+            outcome = Some(certifier.certify(name, &query, &relevance)?);
             times.push((wall.elapsed().as_secs_f64(), cpu_seconds() - cpu));
         }
         times.sort_by(|left, right| left.0.total_cmp(&right.0));

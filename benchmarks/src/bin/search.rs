@@ -1,4 +1,4 @@
-//! Exact search: CPU time of `nearest_sides` per query, and peak memory with a million vectors.
+//! Exact search: CPU time of `nearest_positive_and_negative` per query, and peak memory with a million vectors.
 //!
 //! `benchmarks/search.sh` runs this beside numpy and faiss on the same vectors:
 //!
@@ -18,7 +18,7 @@ use cpu_time::ProcessTime;
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 
 const DIMENSION: usize = 128;
 const QUERIES: usize = 256;
@@ -61,25 +61,25 @@ fn large() -> Result<(), Box<dyn Error>> {
     let (milliseconds, _) = search(&gallery, &unit_vectors(QUERIES, 2))?;
     println!("rows {LARGE_ROWS}, dimension {DIMENSION}, queries {QUERIES}, labels {LABELS}");
     println!("generate {:.0} CPU ms, build {:.0} CPU ms", generated - before, built - generated);
-    println!("nearest_sides {milliseconds:.3} CPU ms per query");
+    println!("nearest_positive_and_negative {milliseconds:.3} CPU ms per query");
     println!("peak memory {:.3} GB", peak_gigabytes()?);
     Ok(())
 }
 
 /// CPU milliseconds per query of one batched search, and the nearest row of every query.
 fn search(gallery: &Gallery, queries: &[f32]) -> Result<(f64, Vec<usize>), Box<dyn Error>> {
-    let questions: Vec<Question> = (0..QUERIES)
-        .map(|query| Question::new(Positives::Label(gallery.label(query * 7)), Vec::new()))
+    let relevances: Vec<Relevance> = (0..QUERIES)
+        .map(|query| Relevance::new(Positives::Label(gallery.label(query * 7)), Vec::new()))
         .collect();
     // The first few queries alone, so that page faults and frequency changes are not measured.
-    gallery.nearest_sides(&queries[..8 * DIMENSION], |query| &questions[query])?;
+    gallery.nearest_positive_and_negative(&queries[..8 * DIMENSION], |query| &relevances[query])?;
     let before = cpu_milliseconds();
-    let sides = gallery.nearest_sides(queries, |query| &questions[query])?;
+    let nearest = gallery.nearest_positive_and_negative(queries, |query| &relevances[query])?;
     let milliseconds = (cpu_milliseconds() - before) / QUERIES as f64;
-    let rows = sides
+    let rows = nearest
         .iter()
-        .map(|sides| {
-            let both = [sides.positive, sides.negative].into_iter().flatten();
+        .map(|nearest| {
+            let both = [nearest.positive, nearest.negative].into_iter().flatten();
             both.min_by(|left, right| left.squared_distance.total_cmp(&right.squared_distance))
                 .map(|nearest| nearest.row)
                 .ok_or_else(|| "a gallery has at least one row".into())

@@ -10,7 +10,7 @@ use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Explanation,
     HalfSpaceOptions, Outputs, SampledQuery, StepValue, Verdict, statement_in_words,
 };
-use retrievalguard::gallery::{Neighbour, Positives, Question};
+use retrievalguard::gallery::{Neighbour, Positives, Relevance};
 use retrievalguard::{Excess, NormBound, SampleCount, SampleError, Samples, TargetRadius};
 use retrievalguard_encoder::pipeline::Observer;
 
@@ -191,7 +191,7 @@ impl<'a> Checked<'a> {
         let query_samples = self.certifier.sampled(pilot, certifying, self.outputs)?;
         let gallery = self.certifier.gallery();
         // Rows in any order, and once each.
-        let excluded = Question::new(Positives::Absent, query.excluded).excluded;
+        let excluded = Relevance::new(Positives::Absent, query.excluded).excluded;
         let (positives, label) = match (query.item, query.label) {
             (Some(item), _) => (Positives::Item(item), None),
             (None, Some(name)) => {
@@ -206,36 +206,36 @@ impl<'a> Checked<'a> {
                 None => (Positives::Absent, None),
             },
         };
-        let question = Question::new(positives, excluded);
+        let relevance = Relevance::new(positives, excluded);
         let outcomes = self
             .names
             .iter()
-            .map(|&name| self.outcome(name, &query_samples, &question))
+            .map(|&name| self.outcome(name, &query_samples, &relevance))
             .collect::<Result<_, Fault>>()?;
         let row = |neighbour: Neighbour| neighbour.row;
-        let retrieved = self.certifier.retrieve(&query_samples.certifying, &question.excluded)?.map(row);
-        let sides = gallery.nearest_sides(&query_samples.certifying.mean(), |_| &question);
-        let sides = sides.map_err(CertificateError::from)?.first().copied().unwrap_or_default();
-        Ok(Answer { label, retrieved, nearest_wrong: sides.negative.map(row), outcomes })
+        let retrieved = self.certifier.retrieve(&query_samples.certifying, &relevance.excluded)?.map(row);
+        let nearest = gallery.nearest_positive_and_negative(&query_samples.certifying.mean(), |_| &relevance);
+        let nearest = nearest.map_err(CertificateError::from)?.first().copied().unwrap_or_default();
+        Ok(Answer { label, retrieved, nearest_wrong: nearest.negative.map(row), outcomes })
     }
 
     fn outcome(
         &self,
         name: CertificateName,
         query: &SampledQuery,
-        question: &Question,
+        relevance: &Relevance,
     ) -> Result<Outcome, Fault> {
         if let Some(target) = self.target {
-            return self.decide(target, query, question);
+            return self.decide(target, query, relevance);
         }
         if name == CertificateName::HalfSpace {
             let options = HalfSpaceOptions { top_k: self.top_k, ..HalfSpaceOptions::default() };
-            let found = self.certifier.half_space(query, question, &options)?;
+            let found = self.certifier.half_space(query, relevance, &options)?;
             let deeper = found.verdicts.iter().skip(1).map(|&verdict| words::verdict(verdict)).collect();
             let found = found.into_outcome();
             return Ok(Outcome { deeper, ..told(name, found.verdict, found.samples, &found.explain) });
         }
-        let found = self.certifier.certify(name, query, question)?;
+        let found = self.certifier.certify(name, query, relevance)?;
         Ok(told(name, found.verdict, found.samples, &found.explain))
     }
 
@@ -244,12 +244,12 @@ impl<'a> Checked<'a> {
         &self,
         target: TargetRadius,
         query: &SampledQuery,
-        question: &Question,
+        relevance: &Relevance,
     ) -> Result<Outcome, Fault> {
         let all = &query.certifying;
         let cap = SampleCount::new(u64::from(all.count())).map_err(CertificateError::from)?;
         let options = AdaptiveOptions::new(target, cap);
-        let test = AdaptiveTest::new(&self.certifier, &query.pilot, question, &options)?;
+        let test = AdaptiveTest::new(&self.certifier, &query.pilot, relevance, &options)?;
         let draw = |range: std::ops::Range<u32>| {
             all.slice(range).ok_or(CertificateError::from(SampleError::Empty { dimension: all.dimension() }))
         };

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use retrievalguard::certificate::{CertificateName, Certifier, SampledQuery};
-use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 use retrievalguard::noise::Stage;
 use retrievalguard::normal::Probability;
 use retrievalguard::{
@@ -88,7 +88,7 @@ fn wrong(encoder: &(dyn Embedder + Sync), repetitions: u32) -> u32 {
     .unwrap();
     let sigma = Sigma::new(SIGMA).unwrap();
     let certifier = Certifier::new(&gallery, sigma, Alpha::new(ALPHA).unwrap());
-    let question = Question::new(Positives::Label(gallery.label_named("right").unwrap()), Vec::new());
+    let relevance = Relevance::new(Positives::Label(gallery.label_named("right").unwrap()), Vec::new());
     let pixels = picture();
     let next = AtomicU32::new(0);
     let work = || {
@@ -104,7 +104,7 @@ fn wrong(encoder: &(dyn Embedder + Sync), repetitions: u32) -> u32 {
             let draw = |stage, range| smoother.samples(&picture, stage, range).unwrap();
             let query =
                 SampledQuery { pilot: draw(Stage::Pilot, 0..64), certifying: draw(Stage::Certify, 0..256) };
-            let outcome = certifier.certify(CertificateName::HalfSpace, &query, &question).unwrap();
+            let outcome = certifier.certify(CertificateName::HalfSpace, &query, &relevance).unwrap();
             let radius = outcome.verdict.radius();
             wrong += u32::from(radius.is_some_and(|radius| radius.get() > MARGIN));
         }

@@ -10,7 +10,7 @@ use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateName, Certifier, Decision, GrowingOptions, GrowingTest,
     SampledQuery, Verdict,
 };
-use retrievalguard::gallery::{Positives, Question};
+use retrievalguard::gallery::{Positives, Relevance};
 use retrievalguard::noise::Stage;
 use retrievalguard::{SampleCount, Samples, Seed, TargetRadius};
 
@@ -91,11 +91,11 @@ impl QueryExecution<'_> {
         let gallery = self.snapshot.gallery();
         let certifier = self.certifier();
         let chosen = self.permits.take();
-        let (question, label) = choose(&certifier, &pilot)?;
+        let (relevance, label) = choose(&certifier, &pilot)?;
         let (verdict, decision, certifying) = match request.target {
             Some(target) => {
                 let options = AdaptiveOptions::new(target, request.samples);
-                let mut test = AdaptiveTest::new(&certifier, &pilot, &question, &options)?;
+                let mut test = AdaptiveTest::new(&certifier, &pilot, &relevance, &options)?;
                 drop(chosen);
                 let mut seen: Option<Samples> = None;
                 while let Some(range) = test.wants() {
@@ -115,7 +115,7 @@ impl QueryExecution<'_> {
                 let certifying = self.draw(request, 0..request.samples.get())?;
                 let query = SampledQuery { pilot, certifying };
                 let _permit = self.permits.take();
-                let outcome = certifier.certify(CertificateName::HalfSpace, &query, &question)?;
+                let outcome = certifier.certify(CertificateName::HalfSpace, &query, &relevance)?;
                 (outcome.verdict, DecisionWord::Fixed, (outcome.samples, query.certifying))
             }
         };
@@ -138,7 +138,7 @@ impl QueryExecution<'_> {
         let gallery = self.snapshot.gallery();
         let certifier = self.certifier();
         let chosen = self.permits.take();
-        let (question, label) = choose(&certifier, &pilot)?;
+        let (relevance, label) = choose(&certifier, &pilot)?;
         let nearest = |mean: &[f64]| {
             let found = gallery.nearest(mean, request.top_k, |_| &[]);
             let found = found.map_err(|error| Problem::unprocessable(error.to_string()))?.remove(0);
@@ -155,7 +155,7 @@ impl QueryExecution<'_> {
             open,
             items,
         ))));
-        let mut test = GrowingTest::new(&certifier, &pilot, &question, &options)?;
+        let mut test = GrowingTest::new(&certifier, &pilot, &relevance, &options)?;
         drop(chosen);
         while let Some(range) = test.wants() {
             let samples = self.draw(request, range)?;
@@ -256,11 +256,11 @@ impl QueryExecution<'_> {
 }
 
 /// What the pilot retrieves is what gets certified.
-fn choose(certifier: &Certifier<'_>, pilot: &Samples) -> Result<(Question, Option<String>), Problem> {
+fn choose(certifier: &Certifier<'_>, pilot: &Samples) -> Result<(Relevance, Option<String>), Problem> {
     let gallery = certifier.gallery();
     let label = certifier.retrieve(pilot, &[])?.map(|found| gallery.label(found.row));
-    let question = Question::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
-    Ok((question, label.map(|label| gallery.label_name(label).to_owned())))
+    let relevance = Relevance::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
+    Ok((relevance, label.map(|label| gallery.label_name(label).to_owned())))
 }
 
 pub(crate) fn milliseconds(started: Instant) -> f64 {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use retrievalguard::attack::{
     Against, AttackError, Attacker, BlackBox, Cloud, Effort, Judging, Mode, Pixels, Slopes,
 };
-use retrievalguard::gallery::{Positives, Question};
+use retrievalguard::gallery::{Positives, Relevance};
 use retrievalguard::{Alpha, EmbedderFailure, Picture, SampleCount};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -167,7 +167,7 @@ impl Service {
         let Some(wanted) = gallery.label_named(label) else {
             return Err(Problem::unprocessable(format!("the gallery has no label `{label}`")));
         };
-        let question = Question::new(Positives::Label(wanted), vec![]);
+        let relevance = Relevance::new(Positives::Label(wanted), vec![]);
         let queued = ticket.embedder();
         let black_box = BlackBox::new(&queued);
         let slopes: &dyn Slopes = match &self.slopes {
@@ -211,7 +211,7 @@ impl Service {
             let (now, left) = (Instant::now(), (SIZES.len() - place) as u32);
             let end = now + (started + searching).saturating_duration_since(now) / left;
             let over = move || Instant::now() >= end;
-            let looked = attacker.until(&over).perturb(against, &asked, &question, share * size);
+            let looked = attacker.until(&over).perturb(against, &asked, &relevance, share * size);
             let looked = looked.map_err(failed)?;
             let broken = looked.margin <= 0.0;
             cut_short |= !broken && over();
@@ -231,7 +231,7 @@ impl Service {
             .collect();
         let broken_at = match target {
             Target::Plain => {
-                let broken = attacker.smallest_break(&asked, &question, &found).map_err(failed)?;
+                let broken = attacker.smallest_break(&asked, &relevance, &found).map_err(failed)?;
                 broken.map(|broken| broken.norm)
             }
             Target::Smoothed => {

@@ -14,7 +14,7 @@ use std::error::Error;
 use retrievalguard::certificate::{
     CertificateName, Certifier, GrowingOptions, GrowingTest, SampledQuery, Verdict, round_down,
 };
-use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{
     Alpha, Embedder, EmbedderFailure, NormBound, Picture, SampleCount, Seed, Sigma, Smoother,
@@ -126,19 +126,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         let pilot = smoother.samples(&picture, Stage::Pilot, 0..PILOT)?;
         let all = smoother.samples(&picture, Stage::Certify, 0..sizes.iter().copied().max().unwrap_or(1))?;
         let label = gallery.label_named(&format!("class {class}")).ok_or("every class is in the gallery")?;
-        let question = Question::new(Positives::Label(label), vec![]);
+        let relevance = Relevance::new(Positives::Label(label), vec![]);
         for (column, &size) in sizes.iter().enumerate() {
             let certifying = all.slice(0..size).ok_or("the sample is long enough")?;
             let query = SampledQuery { pilot: pilot.clone(), certifying };
             for (row, name) in CertificateName::ALL.into_iter().enumerate() {
-                let outcome = certifier.certify(name, &query, &question)?;
+                let outcome = certifier.certify(name, &query, &relevance)?;
                 if let Verdict::Certified { radius } = outcome.verdict {
                     totals[row][column] += radius.get();
                     certified[row][column] += 1;
                 }
             }
             let options = GrowingOptions::new(SampleCount::new(u64::from(size))?);
-            let mut test = GrowingTest::new(&certifier, &query.pilot, &question, &options)?;
+            let mut test = GrowingTest::new(&certifier, &query.pilot, &relevance, &options)?;
             while let Some(range) = test.wants() {
                 test.see(&all.slice(range).ok_or("the sample is long enough")?)?;
             }

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use retrievalguard::certificate::{Form, Radius, SampledQuery};
-use retrievalguard::gallery::{Metric, Neighbour, Positives, Question, Sides};
+use retrievalguard::gallery::{Metric, NearestPair, Neighbour, Positives, Relevance};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
 use retrievalguard::storage::shards::{
@@ -97,13 +97,15 @@ fn search(folder: &Path) -> Result<(), Box<dyn Error>> {
     println!("{rows} rows in {shards} shards, opened in {seconds:.2} s");
     let queries = queries();
     let label = |query: usize| gallery.label_named(&format!("label-{query}")).ok_or("a label is missing");
-    let questions: Vec<Question> = (0..QUERIES)
-        .map(|query| Ok(Question::new(Positives::Label(label(query)?), vec![query])))
+    let relevances: Vec<Relevance> = (0..QUERIES)
+        .map(|query| Ok(Relevance::new(Positives::Label(label(query)?), vec![query])))
         .collect::<Result<_, &str>>()?;
     let mut found = Vec::new();
     for together in TOGETHER {
         let seconds = time(|| {
-            found = gallery.nearest_sides(&queries[..together * DIMENSION], |query| &questions[query])?;
+            found = gallery.nearest_positive_and_negative(&queries[..together * DIMENSION], |query| {
+                &relevances[query]
+            })?;
             Ok(())
         })?;
         show(together, &seconds);
@@ -111,7 +113,7 @@ fn search(folder: &Path) -> Result<(), Box<dyn Error>> {
     println!("{}", peak_memory());
 
     let started = Instant::now();
-    let wanted = double_loop(&gallery, &queries[..CHECKED * DIMENSION], &questions)?;
+    let wanted = double_loop(&gallery, &queries[..CHECKED * DIMENSION], &relevances)?;
     if found[..CHECKED] != wanted {
         return Err(format!("the double loop gives {wanted:?}, the search {:?}", &found[..CHECKED]).into());
     }
@@ -124,18 +126,18 @@ fn search(folder: &Path) -> Result<(), Box<dyn Error>> {
 fn double_loop(
     gallery: &ShardedGallery,
     queries: &[f32],
-    questions: &[Question],
-) -> Result<Vec<Sides>, Box<dyn Error>> {
-    let mut nearest = vec![Sides::default(); queries.len() / DIMENSION];
+    relevances: &[Relevance],
+) -> Result<Vec<NearestPair>, Box<dyn Error>> {
+    let mut nearest = vec![NearestPair::default(); queries.len() / DIMENSION];
     let rows: Vec<usize> = (0..gallery.len()).collect();
     for block in rows.chunks(100_000) {
         let vectors = gallery.load_rows(block)?;
         for (&row, vector) in block.iter().zip(vectors.chunks_exact(DIMENSION)) {
             for (place, query) in queries.chunks_exact(DIMENSION).enumerate() {
-                if questions[place].excluded.contains(&row) {
+                if relevances[place].excluded.contains(&row) {
                     continue;
                 }
-                let positive = questions[place].positives == Positives::Label(gallery.label(row));
+                let positive = relevances[place].positives == Positives::Label(gallery.label(row));
                 let side = if positive { &mut nearest[place].positive } else { &mut nearest[place].negative };
                 let mut squared_distance = 0.0;
                 for (&left, &right) in query.iter().zip(vector) {
@@ -158,12 +160,14 @@ fn memory(folder: &Path) -> Result<(), Box<dyn Error>> {
     println!("{rows} rows in memory, one thread, read in {seconds:.2} s");
     let queries = queries();
     let label = |query: usize| gallery.label_named(&format!("label-{query}")).ok_or("a label is missing");
-    let questions: Vec<Question> = (0..QUERIES)
-        .map(|query| Ok(Question::new(Positives::Label(label(query)?), vec![query])))
+    let relevances: Vec<Relevance> = (0..QUERIES)
+        .map(|query| Ok(Relevance::new(Positives::Label(label(query)?), vec![query])))
         .collect::<Result<_, &str>>()?;
     for together in TOGETHER {
         let seconds = time(|| {
-            gallery.nearest_sides(&queries[..together * DIMENSION], |query| &questions[query])?;
+            gallery.nearest_positive_and_negative(&queries[..together * DIMENSION], |query| {
+                &relevances[query]
+            })?;
             Ok(())
         })?;
         show(together, &seconds);
@@ -189,10 +193,10 @@ fn certify(folder: &Path, samples: u32) -> Result<(), Box<dyn Error>> {
     };
     let query =
         SampledQuery { pilot: around(Stage::Pilot, 500)?, certifying: around(Stage::Certify, samples)? };
-    let question = Question::new(Positives::Item(row), vec![]);
+    let relevance = Relevance::new(Positives::Item(row), vec![]);
     let started = Instant::now();
     let certifier = ShardedCertifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
-    let outcome = certifier.half_space(&query, &question, Form::ByPilot)?;
+    let outcome = certifier.half_space(&query, &relevance, Form::ByPilot)?;
     let (seconds, rows) = (started.elapsed().as_secs_f64(), gallery.len());
     let radius = outcome.verdict.radius().map_or(0.0, Radius::get);
     println!(

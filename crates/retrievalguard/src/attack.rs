@@ -21,7 +21,7 @@ pub use slopes::{BlackBox, Cloud, Mode, Slopes};
 pub use tally::{Rates, SURPRISE, Tally, TallyFault, caution};
 
 use crate::certificate::{CertificateError, Certifier};
-use crate::gallery::{Gallery, Question, SearchError};
+use crate::gallery::{Gallery, Relevance, SearchError};
 use crate::{Embedder, EmbedderFailure, Excess, Picture, Seed, Sigma, Smoother, SmoothingError};
 
 use search::Search;
@@ -262,15 +262,15 @@ impl<'a> Attacker<'a> {
     pub fn query(
         &self,
         picture: &Picture<'_>,
-        question: &Question,
+        relevance: &Relevance,
         radius: f64,
     ) -> Result<Attacked, AttackError> {
         if !(radius.is_finite() && radius > 0.0) {
             return Err(AttackError::Radius { picture: picture.identity.to_owned(), found: radius });
         }
         let mut cost = Cost::default();
-        let (smoothed, smallest_break) = self.attack_smoothed(picture, question, radius, &mut cost)?;
-        let mut plain = self.search(Against::Plain, picture, question, radius)?;
+        let (smoothed, smallest_break) = self.attack_smoothed(picture, relevance, radius, &mut cost)?;
+        let mut plain = self.search(Against::Plain, picture, relevance, radius)?;
         let plain_right = plain.margin(picture.pixels)? > 0.0;
         let (points, plain_smallest_break) =
             if plain_right { plain_points(&mut plain)? } else { (Vec::new(), None) };
@@ -294,13 +294,13 @@ impl<'a> Attacker<'a> {
         &self,
         against: Against,
         picture: &Picture<'_>,
-        question: &Question,
+        relevance: &Relevance,
         size: f64,
     ) -> Result<Perturbation, AttackError> {
         if !(size.is_finite() && size > 0.0) {
             return Err(AttackError::Radius { picture: picture.identity.to_owned(), found: size });
         }
-        let mut search = self.search(against, picture, question, size)?;
+        let mut search = self.search(against, picture, relevance, size)?;
         search.smoother.check_picture(picture)?;
         let mut found = search.run(&[1.0])?.swap_remove(0);
         for shorter in SHORTENED {
@@ -319,10 +319,10 @@ impl<'a> Attacker<'a> {
     pub fn smallest_break(
         &self,
         picture: &Picture<'_>,
-        question: &Question,
+        relevance: &Relevance,
         perturbation: &Perturbation,
     ) -> Result<Option<Perturbation>, AttackError> {
-        let mut search = self.search(Against::Plain, picture, question, perturbation.norm)?;
+        let mut search = self.search(Against::Plain, picture, relevance, perturbation.norm)?;
         let margin = search.margin(picture.pixels)?;
         if margin <= 0.0 {
             return Ok(Some(Perturbation { pixels: picture.pixels.to_vec(), norm: 0.0, margin }));
@@ -337,16 +337,16 @@ impl<'a> Attacker<'a> {
     fn attack_smoothed(
         &self,
         picture: &Picture<'_>,
-        question: &Question,
+        relevance: &Relevance,
         radius: f64,
         cost: &mut Cost,
     ) -> Result<(Vec<Point>, Option<f64>), AttackError> {
-        let mut search = self.search(Against::Smoothed, picture, question, radius)?;
+        let mut search = self.search(Against::Smoothed, picture, relevance, radius)?;
         let found = search.run(&FACTORS)?;
         let certifier = Certifier::new(self.gallery, self.sigma, self.judging.alpha);
         let smoother = search.smoother;
         let mut judge =
-            Judge::new(certifier, smoother, picture.identity, question, self.judging, FACTORS.len() as u32);
+            Judge::new(certifier, smoother, picture.identity, relevance, self.judging, FACTORS.len() as u32);
         let mut points = Vec::with_capacity(FACTORS.len());
         for (&factor, found) in FACTORS.iter().zip(&found) {
             let outcome = judge.judge(&found.pixels)?;
@@ -383,11 +383,11 @@ impl<'a> Attacker<'a> {
         &'s self,
         against: Against,
         picture: &'s Picture<'s>,
-        question: &'s Question,
+        relevance: &'s Relevance,
         radius: f64,
     ) -> Result<Search<'s>, AttackError> {
         let smoother = Smoother::new(self.embedder, self.sigma, self.seed).excess(self.excess);
-        Search::new(self, smoother, against, picture, question, radius)
+        Search::new(self, smoother, against, picture, relevance, radius)
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use retrievalguard::certificate::{CertificateName, Certifier, Radius, SampledQuery, Verdict};
-//! use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+//! use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 //! use retrievalguard::{Alpha, Excess, NormBound, Samples, Sigma};
 //!
 //! // Two stored items, and a query whose noisy embeddings all fall near the first.
@@ -16,10 +16,10 @@
 //! let near_first = |count| Samples::new([0.9, 0.1].repeat(count), 2, NormBound::UNIT, Excess::Refuse);
 //! let query = SampledQuery { pilot: near_first(100)?, certifying: near_first(1_000)? };
 //! let label = gallery.label_named("label 0").expect("the gallery has it");
-//! let question = Question { positives: Positives::Label(label), excluded: vec![] };
+//! let relevance = Relevance { positives: Positives::Label(label), excluded: vec![] };
 //!
 //! let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
-//! let outcome = certifier.certify(CertificateName::HalfSpace, &query, &question)?;
+//! let outcome = certifier.certify(CertificateName::HalfSpace, &query, &relevance)?;
 //! assert!(matches!(outcome.verdict, Verdict::Certified { radius: Radius::Finite(r) } if r > 0.5));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -65,7 +65,7 @@ pub use rows::{Outputs, RowsError, SampleRole};
 pub use similarity::Similarity;
 pub use vote::Ballot;
 
-use crate::gallery::{Gallery, Neighbour, Question, SearchError, Side};
+use crate::gallery::{Gallery, Neighbour, Relevance, RowRelevance, SearchError};
 use crate::{Alpha, ParameterError, SampleCount, SampleError, Samples, Sigma};
 
 /// The norm bound that certificates compute with: `F` raised by what `f64` rounding may hide.
@@ -174,7 +174,7 @@ impl Verdict {
     }
 }
 
-/// Why a question cannot be answered at all.
+/// Why a query cannot be answered at all.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
@@ -313,19 +313,19 @@ impl<'a> Certifier<'a> {
         &self,
         name: CertificateName,
         query: &SampledQuery,
-        question: &Question,
+        relevance: &Relevance,
     ) -> Result<Outcome, CertificateError> {
         match name {
-            CertificateName::Paper => self.paper(Statement::Printed, query, question),
-            CertificateName::PaperLinear => self.paper(Statement::Linear, query, question),
-            CertificateName::PaperRepaired => self.paper(Statement::Repaired, query, question),
-            CertificateName::PaperFrozen => self.paper(Statement::Frozen, query, question),
-            CertificateName::HalfSpaceMean => self.half_space_mean(query, question),
+            CertificateName::Paper => self.paper(Statement::Printed, query, relevance),
+            CertificateName::PaperLinear => self.paper(Statement::Linear, query, relevance),
+            CertificateName::PaperRepaired => self.paper(Statement::Repaired, query, relevance),
+            CertificateName::PaperFrozen => self.paper(Statement::Frozen, query, relevance),
+            CertificateName::HalfSpaceMean => self.half_space_mean(query, relevance),
             CertificateName::HalfSpace => {
-                let outcome = self.half_space(query, question, &HalfSpaceOptions::default())?;
+                let outcome = self.half_space(query, relevance, &HalfSpaceOptions::default())?;
                 Ok(outcome.into_outcome())
             }
-            CertificateName::Vote => self.vote(query, question),
+            CertificateName::Vote => self.vote(query, relevance),
         }
     }
 
@@ -347,25 +347,29 @@ impl<'a> Certifier<'a> {
         if found == wanted { Ok(()) } else { Err(CertificateError::DimensionMismatch { found, wanted }) }
     }
 
-    /// Checks a query once for all certificates and splits the gallery by the question.
-    fn pose(&self, query: &SampledQuery, question: &Question) -> Result<Parties, CertificateError> {
+    /// Checks a query once for all certificates and splits the gallery by relevance.
+    fn check_and_split(
+        &self,
+        query: &SampledQuery,
+        relevance: &Relevance,
+    ) -> Result<VisibleRows, CertificateError> {
         self.check_dimension(&query.pilot)?;
         check_alike(&query.pilot, &query.certifying)?;
-        self.parties(question)
+        self.visible_rows(relevance)
     }
 
-    /// Rows that are right answers and rows that are wrong answers.
-    fn parties(&self, question: &Question) -> Result<Parties, CertificateError> {
-        self.gallery.check_question(0, question)?;
-        let mut parties = Parties { positives: Vec::new(), negatives: Vec::new() };
+    /// The positives and the negatives.
+    fn visible_rows(&self, relevance: &Relevance) -> Result<VisibleRows, CertificateError> {
+        self.gallery.check_relevance(0, relevance)?;
+        let mut visible = VisibleRows { positives: Vec::new(), negatives: Vec::new() };
         for row in 0..self.gallery.len() {
-            match question.side(self.gallery, row) {
-                Side::Positive => parties.positives.push(row),
-                Side::Negative => parties.negatives.push(row),
-                Side::Excluded => {}
+            match relevance.of_row(self.gallery, row) {
+                RowRelevance::Positive => visible.positives.push(row),
+                RowRelevance::Negative => visible.negatives.push(row),
+                RowRelevance::Excluded => {}
             }
         }
-        if parties.negatives.is_empty() { Err(CertificateError::NoNegatives) } else { Ok(parties) }
+        if visible.negatives.is_empty() { Err(CertificateError::NoNegatives) } else { Ok(visible) }
     }
 }
 
@@ -382,14 +386,14 @@ pub(crate) fn check_alike(pilot: &Samples, certifying: &Samples) -> Result<(), C
     })
 }
 
-/// The gallery as one question sees it.
+/// The rows that a query may retrieve.
 #[derive(Clone, Debug)]
-pub(crate) struct Parties {
+pub(crate) struct VisibleRows {
     pub(crate) positives: Vec<usize>,
     pub(crate) negatives: Vec<usize>,
 }
 
-impl Parties {
+impl VisibleRows {
     /// The `count` positives nearest to `mean`, each behind its squared distance.
     pub(crate) fn nearest_positives(
         &self,
@@ -405,7 +409,7 @@ impl Parties {
     }
 
     /// How many negatives are at least as near to `mean` as the nearest positive; `None` without positives.
-    pub(crate) fn wrong_before_right(&self, gallery: &Gallery, mean: &[f64]) -> Option<usize> {
+    pub(crate) fn negatives_before_positives(&self, gallery: &Gallery, mean: &[f64]) -> Option<usize> {
         let nearest = self
             .positives
             .iter()

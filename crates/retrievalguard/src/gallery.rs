@@ -5,7 +5,7 @@
 //! that a double loop in `f64` over all rows gives, bit for bit, with ties going to the smaller row.
 //!
 //! ```
-//! use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+//! use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 //!
 //! let vectors = vec![0.0_f32, 0.0, 1.0, 0.0, 0.0, 3.0];
 //! let identities = ["cat-1", "cat-2", "dog-1"].map(String::from).to_vec();
@@ -13,8 +13,8 @@
 //!
 //! // The picture "cat-1" asks for its label without being allowed to find itself.
 //! let cat = gallery.label_named("cat").ok_or("no cat")?;
-//! let question = Question::new(Positives::Label(cat), gallery.rows_of("cat-1"));
-//! let answers = gallery.nearest_sides(gallery.vector(0), |_| &question)?;
+//! let relevance = Relevance::new(Positives::Label(cat), gallery.rows_of("cat-1"));
+//! let answers = gallery.nearest_positive_and_negative(gallery.vector(0), |_| &relevance)?;
 //! let positive = answers[0].positive.ok_or("no other cat")?;
 //! let negative = answers[0].negative.ok_or("nothing but cats")?;
 //! assert_eq!((positive.row, positive.squared_distance), (1, 1.0));
@@ -24,7 +24,7 @@
 
 mod edit;
 mod extent;
-mod question;
+mod relevance;
 mod scores;
 mod search;
 
@@ -35,10 +35,10 @@ use serde::{Deserialize, Serialize};
 pub use edit::NewItem;
 pub(crate) use extent::Extent;
 pub use extent::SearchError;
-pub use question::{Positives, Question, Side};
+pub use relevance::{Positives, Relevance, RowRelevance};
 pub(crate) use scores::{Rows, Scratch, batch_queries};
-pub(crate) use search::{NearestBatch, Search, SidesBatch};
-pub use search::{Neighbour, Sides};
+pub(crate) use search::{NearestBatch, NearestPairBatch, Search};
+pub use search::{NearestPair, Neighbour};
 
 /// Largest norm of a stored vector: with it on both sides, no `f32` product or sum comes near overflow.
 pub(crate) const NORM_LIMIT: f64 = 1e15;

@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use retrievalguard::certificate::{CertificateName, Certifier, SampledQuery, Verdict};
-//! use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+//! use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 //! use retrievalguard::noise::Stage;
 //! use retrievalguard::{Alpha, Embedder, EmbedderFailure, NormBound, Picture, Seed, Sigma, Smoother};
 //!
@@ -39,8 +39,8 @@
 //! };
 //! let names = |word: &str| vec![format!("{word} 0"), format!("{word} 1")];
 //! let gallery = Gallery::new(vec![1.0, -1.0], 1, names("item"), &names("label"), Metric::Euclidean)?;
-//! let question = Question::new(Positives::Item(0), vec![]);
-//! let outcome = Certifier::new(&gallery, sigma, alpha).certify(CertificateName::HalfSpace, &query, &question)?;
+//! let relevance = Relevance::new(Positives::Item(0), vec![]);
+//! let outcome = Certifier::new(&gallery, sigma, alpha).certify(CertificateName::HalfSpace, &query, &relevance)?;
 //!
 //! // The pixel is 0.5 away from the boundary, so that is the true radius.
 //! let Verdict::Certified { radius } = outcome.verdict else { panic!("{}", outcome.explain) };

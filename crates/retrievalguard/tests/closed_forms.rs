@@ -9,7 +9,7 @@ use retrievalguard::certificate::{
     HalfSpaceOptions, Radius, SampledQuery, Verdict, certified_radius, certified_radius_linear,
     half_space_mean_radius, lipschitz_bound, lipschitz_bound_linear,
 };
-use retrievalguard::gallery::Question;
+use retrievalguard::gallery::Relevance;
 use retrievalguard::noise::Stage;
 use retrievalguard::{
     Alpha, NormBound, Picture, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius, normal,
@@ -72,7 +72,7 @@ fn no_certificate_exceeds_the_true_radius_of_a_two_cell_encoder() {
     let mut certified = 0;
     for (index, items) in galleries.iter().enumerate() {
         let gallery = gallery_of(items);
-        let question = by_label(&gallery, "right");
+        let relevance = by_label(&gallery, "right");
         for margin in [-0.5, 0.1, 0.5, 1.0, 2.0, 3.0] {
             let truth = encoder.true_radius(items, margin * SIGMA, SIGMA);
             let query = sample(&encoder, margin * SIGMA, 500, 5_000, index as u64);
@@ -86,7 +86,7 @@ fn no_certificate_exceeds_the_true_radius_of_a_two_cell_encoder() {
                 } else {
                     truth
                 };
-                let outcome = certifier.certify(name, &query, &question).unwrap();
+                let outcome = certifier.certify(name, &query, &relevance).unwrap();
                 if let Verdict::Certified { radius } = outcome.verdict {
                     certified += 1;
                     assert!(
@@ -106,7 +106,7 @@ fn half_space_comes_within_five_percent_of_the_truth() {
     let items: &[(&str, [f32; 2])] = &[("right", [1.0, 0.0]), ("wrong", [-1.0, 0.0])];
     let gallery = gallery_of(items);
     let certifier = certifier(&gallery);
-    let question = by_label(&gallery, "right");
+    let relevance = by_label(&gallery, "right");
     // Where the lower atom lies inside the ball, n samples cannot exclude a mass of ln(1/α)/n below it, and a shift
     // by 3 σ makes that mass felt: the best possible bound then ends 6 % below the truth.
     for (encoder, share) in
@@ -115,7 +115,7 @@ fn half_space_comes_within_five_percent_of_the_truth() {
         for margin in [0.5, 1.0, 2.0, 3.0] {
             let truth = encoder.true_radius(items, margin * SIGMA, SIGMA);
             let query = sample(&encoder, margin * SIGMA, 1_000, 100_000, 3);
-            let outcome = certifier.certify(CertificateName::HalfSpace, &query, &question).unwrap();
+            let outcome = certifier.certify(CertificateName::HalfSpace, &query, &relevance).unwrap();
             let Verdict::Certified { radius } = outcome.verdict else {
                 panic!("margin {margin} σ: {:?}", outcome.verdict)
             };
@@ -241,10 +241,10 @@ fn recall_at_k_radii_ascend_and_never_exceed_the_truth() {
 fn grow(
     certifier: &Certifier<'_>,
     query: &SampledQuery,
-    question: &Question,
+    relevance: &Relevance,
     options: &GrowingOptions,
 ) -> Vec<GrowingOutcome> {
-    let mut test = GrowingTest::new(certifier, &query.pilot, question, options).unwrap();
+    let mut test = GrowingTest::new(certifier, &query.pilot, relevance, options).unwrap();
     let mut outcomes = Vec::new();
     while let Some(range) = test.wants() {
         test.see(&query.certifying.slice(range).unwrap()).unwrap();
@@ -268,7 +268,7 @@ fn a_growing_radius_never_shrinks_and_no_look_is_above_the_truth() {
     let mut certified = 0;
     for (index, items) in galleries.iter().enumerate() {
         let gallery = gallery_of(items);
-        let question = by_label(&gallery, "right");
+        let relevance = by_label(&gallery, "right");
         // Many looks at this level: one failure by chance would be a surprise.
         let certifier = Certifier::new(&gallery, Sigma::new(SIGMA).unwrap(), Alpha::new(1e-5).unwrap());
         for margin in [-0.5, 0.1, 0.5, 1.0, 2.0, 3.0] {
@@ -278,7 +278,7 @@ fn a_growing_radius_never_shrinks_and_no_look_is_above_the_truth() {
                 let mut options = GrowingOptions::new(SampleCount::new(5_000).unwrap());
                 options.form = form;
                 let case = format!("gallery {index}, margin {margin} σ, {form:?}");
-                let outcomes = grow(&certifier, &query, &question, &options);
+                let outcomes = grow(&certifier, &query, &relevance, &options);
                 let counts: Vec<u32> = outcomes.iter().map(|outcome| outcome.samples).collect();
                 assert_eq!(counts, [128, 256, 512, 1_024, 2_048, 4_096, 5_000], "{case}");
                 assert_eq!(outcomes[6].decision, Decision::Capped, "{case}");
@@ -297,15 +297,15 @@ fn a_growing_radius_ends_near_that_of_half_space_with_as_many_samples() {
     let items: &[(&str, [f32; 2])] = &[("right", [1.0, 0.0]), ("wrong", [-1.0, 0.0])];
     let gallery = gallery_of(items);
     let certifier = certifier(&gallery);
-    let question = by_label(&gallery, "right");
+    let relevance = by_label(&gallery, "right");
     for encoder in [TwoCell::new([1.0, 0.0], [-1.0, 0.0]), TwoCell::new([0.9, 0.3], [-0.5, -0.6])] {
         for margin in [0.5, 1.0, 2.0, 3.0] {
             for cap in [1_000, 10_000] {
                 let query = sample(&encoder, margin * SIGMA, 1_000, cap, 3);
-                let fixed = certifier.certify(CertificateName::HalfSpace, &query, &question).unwrap();
+                let fixed = certifier.certify(CertificateName::HalfSpace, &query, &relevance).unwrap();
                 let fixed = fixed.verdict.radius().unwrap().get();
                 let options = GrowingOptions::new(SampleCount::new(u64::from(cap)).unwrap());
-                let outcomes = grow(&certifier, &query, &question, &options);
+                let outcomes = grow(&certifier, &query, &relevance, &options);
                 // Measured: 0.975 to 1; where the pilot bets, nothing is lost.
                 let ratio = shown(outcomes.last().unwrap()) / fixed;
                 assert!(ratio >= 0.97, "margin {margin} σ, {cap} samples: {ratio} of it");
@@ -318,18 +318,18 @@ fn a_growing_radius_ends_near_that_of_half_space_with_as_many_samples() {
 fn a_target_between_two_rungs_is_reached_exactly() {
     let items: &[(&str, [f32; 2])] = &[("right", [1.0, 0.0]), ("wrong", [-1.0, 0.0])];
     let gallery = gallery_of(items);
-    let question = by_label(&gallery, "right");
+    let relevance = by_label(&gallery, "right");
     let query = sample(&TwoCell::new([0.9, 0.1], [-0.7, 0.2]), SIGMA, 1_000, 10_000, 8);
     let mut options = GrowingOptions::new(SampleCount::new(10_000).unwrap());
     options.form = Form::Betting;
-    let ended = *grow(&certifier(&gallery), &query, &question, &options).last().unwrap();
+    let ended = *grow(&certifier(&gallery), &query, &relevance, &options).last().unwrap();
     let target = shown(&ended) * 1.001;
     options.target = Some(TargetRadius::new(target).unwrap());
-    let reached = *grow(&certifier(&gallery), &query, &question, &options).last().unwrap();
+    let reached = *grow(&certifier(&gallery), &query, &relevance, &options).last().unwrap();
     assert_eq!((reached.decision, shown(&reached)), (Decision::Reached, target));
     // A nearer target ends sampling earlier.
     options.target = Some(TargetRadius::new(0.6 * target).unwrap());
-    let reached = *grow(&certifier(&gallery), &query, &question, &options).last().unwrap();
+    let reached = *grow(&certifier(&gallery), &query, &relevance, &options).last().unwrap();
     assert_eq!(reached.decision, Decision::Reached);
     assert!(shown(&reached) >= 0.6 * target && reached.samples < 5_000, "{reached:?}");
 }
@@ -338,16 +338,16 @@ fn a_target_between_two_rungs_is_reached_exactly() {
 fn a_growing_radius_does_not_depend_on_how_its_samples_were_drawn() {
     let items: &[(&str, [f32; 2])] = &[("right", [0.7, 0.5]), ("wrong", [-0.6, 0.3]), ("other", [0.1, -0.9])];
     let gallery = gallery_of(items);
-    let question = by_label(&gallery, "right");
+    let relevance = by_label(&gallery, "right");
     let encoder = TwoCell::new([1.0, 0.0], [-0.8, 0.4]);
     let query = sample(&encoder, SIGMA, 500, 1_000, 6);
     let options = GrowingOptions::new(SampleCount::new(1_000).unwrap());
-    let whole = grow(&certifier(&gallery), &query, &question, &options);
+    let whole = grow(&certifier(&gallery), &query, &relevance, &options);
 
     let smoother = Smoother::new(&encoder, Sigma::new(SIGMA).unwrap(), Seed::new(6));
     let pixels = encoder.picture(SIGMA);
     let picture = Picture { identity: "query", pixels: &pixels };
-    let mut test = GrowingTest::new(&certifier(&gallery), &query.pilot, &question, &options).unwrap();
+    let mut test = GrowingTest::new(&certifier(&gallery), &query.pilot, &relevance, &options).unwrap();
     let mut outcomes = Vec::new();
     while let Some(range) = test.wants() {
         let mut pieces: Option<Samples> = None;

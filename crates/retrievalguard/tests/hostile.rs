@@ -8,7 +8,7 @@ use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Decision, Form,
     GrowingOptions, GrowingTest, HalfSpaceOptions, Radius, Rule, SampledQuery, Similarity, Verdict,
 };
-use retrievalguard::gallery::{Gallery, GalleryError, Metric, Positives, Question, SearchError};
+use retrievalguard::gallery::{Gallery, GalleryError, Metric, Positives, Relevance, SearchError};
 use retrievalguard::{Alpha, Excess, NormBound, SampleCount, SampleError, Samples, Sigma, TargetRadius};
 
 fn samples(rows: &[[f32; 2]], count: usize) -> Samples {
@@ -29,11 +29,11 @@ fn certifier(gallery: &Gallery) -> Certifier<'_> {
 fn all(
     gallery: &Gallery,
     query: &SampledQuery,
-    question: &Question,
+    relevance: &Relevance,
 ) -> Vec<Result<Verdict, CertificateError>> {
     CertificateName::ALL
         .into_iter()
-        .map(|name| certifier(gallery).certify(name, query, question).map(|outcome| outcome.verdict))
+        .map(|name| certifier(gallery).certify(name, query, relevance).map(|outcome| outcome.verdict))
         .collect()
 }
 
@@ -63,15 +63,15 @@ fn one_label_only_leaves_nothing_to_certify() {
 #[test]
 fn a_query_whose_label_is_absent_is_misretrieved() {
     let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [0.0, 1.0])]);
-    let absent = Question::new(Positives::Absent, vec![]);
+    let absent = Relevance::new(Positives::Absent, vec![]);
     // Its only picture is the query itself.
-    let alone = Question { excluded: vec![0], ..by_label(&gallery, "a") };
-    for question in [absent, alone] {
-        for result in all(&gallery, &query([0.9, 0.1]), &question) {
+    let alone = Relevance { excluded: vec![0], ..by_label(&gallery, "a") };
+    for relevance in [absent, alone] {
+        for result in all(&gallery, &query([0.9, 0.1]), &relevance) {
             assert_eq!(result, Ok(Verdict::Misretrieved));
         }
         let options = AdaptiveOptions::new(TargetRadius::new(0.1).unwrap(), SampleCount::new(1_000).unwrap());
-        let test = AdaptiveTest::new(&certifier(&gallery), &samples(&[[0.9, 0.1]], 50), &question, &options)
+        let test = AdaptiveTest::new(&certifier(&gallery), &samples(&[[0.9, 0.1]], 50), &relevance, &options)
             .unwrap();
         assert_eq!(test.wants(), None);
         assert_eq!(
@@ -99,13 +99,13 @@ fn other_dimensions_are_refused() {
     let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [0.0, 1.0])]);
     let wide = Samples::new(vec![0.1; 300], 3, NormBound::UNIT, Excess::Refuse).unwrap();
     let narrow = samples(&[[0.9, 0.1]], 50);
-    let question = by_label(&gallery, "a");
+    let relevance = by_label(&gallery, "a");
     let both = SampledQuery { pilot: wide.clone(), certifying: wide.clone() };
-    for result in all(&gallery, &both, &question) {
+    for result in all(&gallery, &both, &relevance) {
         assert_eq!(result, Err(CertificateError::DimensionMismatch { found: 3, wanted: 2 }));
     }
     let mixed = SampledQuery { pilot: narrow, certifying: wide };
-    for result in all(&gallery, &mixed, &question) {
+    for result in all(&gallery, &mixed, &relevance) {
         assert!(
             matches!(result, Err(CertificateError::PilotMismatch { pilot: 2, certifying: 3, .. })),
             "{result:?}"
@@ -132,14 +132,14 @@ fn k_beyond_the_gallery_is_refused() {
 }
 
 #[test]
-fn questions_about_other_galleries_are_refused() {
+fn relevance_in_another_gallery_is_refused() {
     let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [0.0, 1.0])]);
     let larger = gallery_of(&[("a", [1.0, 0.0]), ("b", [0.0, 1.0]), ("c", [0.5, 0.5])]);
     let foreign = by_label(&larger, "c");
-    let beyond = Question::new(Positives::Item(7), vec![]);
-    let excluded = Question::new(Positives::Item(0), vec![9]);
-    for question in [foreign, beyond, excluded] {
-        for result in all(&gallery, &query([0.9, 0.1]), &question) {
+    let beyond = Relevance::new(Positives::Item(7), vec![]);
+    let excluded = Relevance::new(Positives::Item(0), vec![9]);
+    for relevance in [foreign, beyond, excluded] {
+        for result in all(&gallery, &query([0.9, 0.1]), &relevance) {
             assert!(matches!(result, Err(CertificateError::Search(_))), "{result:?}");
         }
     }
@@ -184,7 +184,7 @@ fn adaptive_tests_take_exactly_what_they_asked_for() {
 #[test]
 fn no_target_is_certified_beyond_what_any_certificate_can_show() {
     let gallery = gallery_of(&[("cat", [1.0, 0.0]), ("dog", [-1.0, 0.0])]);
-    let question = by_label(&gallery, "cat");
+    let relevance = by_label(&gallery, "cat");
     let certifier = certifier(&gallery);
     let cap = SampleCount::new(2_000).unwrap();
     let near = |count: u32| samples(&[[1.0, 0.0]], count as usize);
@@ -192,13 +192,13 @@ fn no_target_is_certified_beyond_what_any_certificate_can_show() {
         let target = TargetRadius::new(target).unwrap();
         for rule in [Rule::Betting, Rule::Looks] {
             let options = AdaptiveOptions { rule, ..AdaptiveOptions::new(target, cap) };
-            let test = AdaptiveTest::new(&certifier, &near(100), &question, &options).unwrap();
+            let test = AdaptiveTest::new(&certifier, &near(100), &relevance, &options).unwrap();
             let run = test.run(|range| Ok(near(range.end - range.start)), |error| error).unwrap();
             assert_ne!(run.outcome.decision, Decision::Reached, "{target} {rule:?}");
             assert_eq!(run.outcome.verdict, Verdict::Abstained, "{target} {rule:?}");
         }
         let options = GrowingOptions { target: Some(target), ..GrowingOptions::new(cap) };
-        let mut test = GrowingTest::new(&certifier, &near(100), &question, &options).unwrap();
+        let mut test = GrowingTest::new(&certifier, &near(100), &relevance, &options).unwrap();
         while let Some(range) = test.wants() {
             test.see(&near(range.end - range.start)).unwrap();
         }
@@ -215,9 +215,9 @@ fn growing() -> GrowingOptions {
 #[test]
 fn growing_tests_take_exactly_what_they_asked_for_and_forget_what_they_refuse() {
     let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [-1.0, 0.0])]);
-    let question = by_label(&gallery, "a");
+    let relevance = by_label(&gallery, "a");
     let pilot = samples(&[[0.9, 0.1]], 50);
-    let mut test = GrowingTest::new(&certifier(&gallery), &pilot, &question, &growing()).unwrap();
+    let mut test = GrowingTest::new(&certifier(&gallery), &pilot, &relevance, &growing()).unwrap();
     let before = test.outcome();
     for count in [1, 127, 129, 1_000] {
         let error = test.see(&samples(&[[0.9, 0.1]], count)).unwrap_err();
@@ -253,8 +253,8 @@ fn growing_tests_ask_for_no_sample_that_could_not_help() {
     // A label that is absent, and a wrong item on the very place of the right one.
     let gallery = gallery_of(&[("a", [1.0, 0.0]), ("b", [1.0, 0.0]), ("c", [-1.0, 0.0])]);
     let pilot = samples(&[[0.9, 0.1]], 50);
-    for question in [Question::new(Positives::Absent, vec![]), by_label(&gallery, "a")] {
-        let test = GrowingTest::new(&certifier(&gallery), &pilot, &question, &growing()).unwrap();
+    for relevance in [Relevance::new(Positives::Absent, vec![]), by_label(&gallery, "a")] {
+        let test = GrowingTest::new(&certifier(&gallery), &pilot, &relevance, &growing()).unwrap();
         assert_eq!(test.wants(), None);
         let outcome = test.outcome();
         assert_eq!((outcome.verdict, outcome.decision), (Verdict::Misretrieved, Decision::Hopeless));

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use retrievalguard::certificate::{CertificateName, Certifier, SampledQuery, Verdict};
-use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::planner::Ceiling;
 use retrievalguard::{
@@ -103,9 +103,9 @@ fn certificates() -> Result<Value, Failure> {
     for label in ["a", "b", "c", "absent"] {
         let positives = gallery.label_named(label).map_or(Positives::Absent, Positives::Label);
         for excluded in [vec![], vec![0, 2]] {
-            let question = Question::new(positives, excluded.clone());
+            let relevance = Relevance::new(positives, excluded.clone());
             for name in CertificateName::ALL {
-                let outcome = certifier.certify(name, &query, &question)?;
+                let outcome = certifier.certify(name, &query, &relevance)?;
                 let radius =
                     outcome.verdict.radius().map(|radius| format!("{:016x}", radius.get().to_bits()));
                 let word = match outcome.verdict {

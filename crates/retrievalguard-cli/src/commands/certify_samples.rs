@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use retrievalguard::certificate::{Certifier, Outcome, Outputs, Radius, SampledQuery, Verdict};
-use retrievalguard::gallery::{Gallery, Label, Metric, Positives, Question};
+use retrievalguard::gallery::{Gallery, Label, Metric, Positives, Relevance};
 use retrievalguard::storage::npy::{self, Matrix};
 use retrievalguard::{Excess, NormBound, SampleCount, Samples};
 use retrievalguard_encoder::table::gallery_file::{import_npy, read_labels};
@@ -196,12 +196,12 @@ impl Answer {
             // What the pilot retrieves is what gets certified, whatever the certifying mean retrieves.
             None => certifier.retrieve(&query.pilot, &[])?.map(|found| gallery.label(found.row)),
         };
-        let question = Question::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
+        let relevance = Relevance::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
         let outcomes = arguments
             .certificate
             .0
             .iter()
-            .map(|&name| certifier.certify(name, query, &question))
+            .map(|&name| certifier.certify(name, query, &relevance))
             .collect::<Result<_, _>>()?;
         let retrieved = certifier.retrieve(&query.certifying, &[])?.map(|found| found.row);
         Ok(Self { retrieved, label, outcomes })

@@ -8,7 +8,7 @@ use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveOutcome, AdaptiveTest, CertificateName, Certifier, Explanation, Outcome, Radius,
     SampledQuery, StepValue, Verdict, statement_in_words,
 };
-use retrievalguard::gallery::{Positives, Question};
+use retrievalguard::gallery::{Positives, Relevance};
 use retrievalguard::noise::Stage;
 use retrievalguard::{Picture, SampleCount, Smoother};
 use retrievalguard_encoder::engine::OnnxEmbedder;
@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
         certifier = certifier.gallery_samples(samples);
     }
     let label = gallery.label_named(&record.label);
-    let question = Question::new(
+    let relevance = Relevance::new(
         label.map_or(Positives::Absent, Positives::Label),
         run.excluded(&record.identity).to_vec(),
     );
@@ -74,14 +74,14 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
         // The run has tested one radius while samples came in, so that test alone says what was proved.
         Some(target) => {
             let options = AdaptiveOptions::new(target, description.samples);
-            let decided = AdaptiveTest::new(&certifier, &pilot, &question, &options)?
+            let decided = AdaptiveTest::new(&certifier, &pilot, &relevance, &options)?
                 .run(|range| Ok(draw(range)?), anyhow::Error::from)?;
             let AdaptiveOutcome { verdict, samples, .. } = decided.outcome;
             Outcome { name, verdict, samples, explain: decided.explain }
         }
         None => {
             let certifying = draw(0..description.samples.get())?;
-            certifier.certify(name, &SampledQuery { pilot, certifying }, &question)?
+            certifier.certify(name, &SampledQuery { pilot, certifying }, &relevance)?
         }
     };
     let repeated = compare(&run, row, &again, &embedder)?;

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateName, Certifier, Radius, SampledQuery, Verdict,
 };
-use retrievalguard::gallery::{Positives, Question};
+use retrievalguard::gallery::{Positives, Relevance};
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Embedder, Picture, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius};
@@ -102,12 +102,12 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         Retriever::Mean => certifier.retrieve(&pilot, &[])?.map(|found| gallery.label(found.row)),
         Retriever::Vote => certifier.elect(&pilot, &[])?,
     };
-    let question = Question::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
+    let relevance = Relevance::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
     let draw = |range| smoother.samples(&picture, Stage::Certify, range);
     let (verdict, samples, certifying, rule) = match (arguments.retriever, arguments.target_radius) {
         (Retriever::Mean, Some(target)) => {
             let options = AdaptiveOptions::new(target, arguments.samples);
-            let test = AdaptiveTest::new(&certifier, &pilot, &question, &options)?;
+            let test = AdaptiveTest::new(&certifier, &pilot, &relevance, &options)?;
             let run = test.run(|range| Ok(draw(range)?), anyhow::Error::from)?;
             (run.outcome.verdict, run.outcome.samples, run.samples.unwrap_or(pilot), None)
         }
@@ -117,7 +117,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
                 Retriever::Mean => CertificateName::HalfSpace,
                 Retriever::Vote => CertificateName::Vote,
             };
-            let outcome = certifier.certify(name, &query, &question)?;
+            let outcome = certifier.certify(name, &query, &relevance)?;
             // The vote has two rules; the pilot has chosen one.
             let rule = outcome.explain.value("rule").map(ToString::to_string);
             (outcome.verdict, outcome.samples, query.certifying, rule)

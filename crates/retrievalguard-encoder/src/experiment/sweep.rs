@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use retrievalguard::certificate::{CertificateError, CertificateName, Certifier, SampledQuery, Verdict};
-use retrievalguard::gallery::{Metric, Positives, Question};
+use retrievalguard::gallery::{Metric, Positives, Relevance};
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
@@ -238,7 +238,7 @@ impl SweepPoint<'_> {
         let drawn = self.samples(&picture, Stage::Certify, most)?;
         let label = gallery.label_named(&record.label);
         let own = if self.data.leave_one_out { gallery.rows_of(&record.identity) } else { Vec::new() };
-        let question = Question::new(label.map_or(Positives::Absent, Positives::Label), own);
+        let relevance = Relevance::new(label.map_or(Positives::Absent, Positives::Label), own);
         let refused =
             |source: CertificateError| PipelineError::Certificate { query: record.identity.clone(), source };
         let mut answers = Vec::new();
@@ -249,7 +249,7 @@ impl SweepPoint<'_> {
                 let certifier =
                     Certifier::new(gallery, self.sigma, alpha).gallery_samples(self.sweep.gallery_samples);
                 for &name in &self.sweep.certificates {
-                    let outcome = certifier.certify(name, &query, &question).map_err(refused)?;
+                    let outcome = certifier.certify(name, &query, &relevance).map_err(refused)?;
                     answers.push((count.get(), alpha, name, outcome.verdict));
                 }
             }

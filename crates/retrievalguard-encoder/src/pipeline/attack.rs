@@ -5,7 +5,7 @@ use std::path::Path;
 
 use retrievalguard::attack::{Attacked, Attacker, Effort, FACTORS, Judging, Slopes};
 use retrievalguard::certificate::CertificateName;
-use retrievalguard::gallery::{Positives, Question};
+use retrievalguard::gallery::{Positives, Relevance};
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Journal, Opened};
 use retrievalguard::storage::manifest::GalleryDirectory;
@@ -130,11 +130,11 @@ pub fn attack(
         let identity = &target.record.identity;
         let pixels = input_values(embedder.model_config(), identity, loader.load(position)?.picture)?;
         let label = gallery.label_named(&target.record.label);
-        let question =
-            Question::new(label.map_or(Positives::Absent, Positives::Label), target.excluded.clone());
+        let relevance =
+            Relevance::new(label.map_or(Positives::Absent, Positives::Label), target.excluded.clone());
         let picture = Picture { identity, pixels: &pixels };
         let result = attacker
-            .query(&picture, &question, target.radius)
+            .query(&picture, &relevance, target.radius)
             .map_err(|source| PipelineError::Attack { query: identity.clone(), source: Box::new(source) })?;
         Ok(Entry::Done { position, result }.line())
     })?;

@@ -9,7 +9,7 @@ use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, HalfSpaceOptions,
     SampledQuery, Verdict,
 };
-use retrievalguard::gallery::{Neighbour, Positives, Question};
+use retrievalguard::gallery::{Neighbour, Positives, Relevance};
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
@@ -386,8 +386,8 @@ impl<'a> QueryCertifier<'a> {
     ) -> Result<QueryAnswer, PipelineError> {
         let (gallery, procedure) = (self.certifier.gallery(), self.procedure);
         let label = gallery.label_named(asked.label);
-        let question =
-            Question::new(label.map_or(Positives::Absent, Positives::Label), asked.excluded.to_vec());
+        let relevance =
+            Relevance::new(label.map_or(Positives::Absent, Positives::Label), asked.excluded.to_vec());
         let pilot = draw(Stage::Pilot, 0..procedure.pilot.get())?;
         let refused = |source: CertificateError| PipelineError::Certificate {
             query: asked.identity.to_owned(),
@@ -398,7 +398,7 @@ impl<'a> QueryCertifier<'a> {
             Some(target) => {
                 let options = AdaptiveOptions::new(target, procedure.samples);
                 let test =
-                    AdaptiveTest::new(&self.certifier, &pilot, &question, &options).map_err(refused)?;
+                    AdaptiveTest::new(&self.certifier, &pilot, &relevance, &options).map_err(refused)?;
                 let run = test.run(|range| draw(Stage::Certify, range), refused)?;
                 let cell = (CertificateName::HalfSpace, run.outcome.verdict, run.outcome.samples);
                 (run.samples.unwrap_or(pilot), vec![cell], Vec::new())
@@ -413,11 +413,11 @@ impl<'a> QueryCertifier<'a> {
                         let options =
                             HalfSpaceOptions { top_k: procedure.top_k, ..HalfSpaceOptions::default() };
                         let outcome =
-                            self.certifier.half_space(&query, &question, &options).map_err(refused)?;
+                            self.certifier.half_space(&query, &relevance, &options).map_err(refused)?;
                         deeper = outcome.verdicts[1..].to_vec();
                         outcome.into_outcome()
                     } else {
-                        self.certifier.certify(name, &query, &question).map_err(refused)?
+                        self.certifier.certify(name, &query, &relevance).map_err(refused)?
                     };
                     cells.push((name, outcome.verdict, outcome.samples));
                 }
@@ -425,16 +425,18 @@ impl<'a> QueryCertifier<'a> {
             }
         };
         let mean = certifying.mean();
-        let sides =
-            gallery.nearest_sides(&mean, |_| &question).map_err(CertificateError::from).map_err(refused)?;
-        let sides = sides.first().copied().unwrap_or_default();
+        let nearest = gallery
+            .nearest_positive_and_negative(&mean, |_| &relevance)
+            .map_err(CertificateError::from)
+            .map_err(refused)?;
+        let nearest = nearest.first().copied().unwrap_or_default();
         let name = |neighbour: Neighbour| {
             let row = neighbour.row;
             (gallery.identity(row).to_owned(), gallery.label_name(gallery.label(row)).to_owned())
         };
-        let found = self.certifier.retrieve(&certifying, &question.excluded).map_err(refused)?;
+        let found = self.certifier.retrieve(&certifying, &relevance.excluded).map_err(refused)?;
         let (retrieved, retrieved_label) = found.map(name).unwrap_or_default();
-        let nearest_wrong = sides.negative.map(name).map(|(identity, label)| WrongItem { identity, label });
+        let nearest_wrong = nearest.negative.map(name).map(|(identity, label)| WrongItem { identity, label });
         Ok(QueryAnswer { retrieved, retrieved_label, nearest_wrong, cells, deeper })
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AttackError, Cost, Fate};
 use crate::certificate::{Certifier, HalfSpaceOptions, Verdict};
-use crate::gallery::{Positives, Question, Side};
+use crate::gallery::{Positives, Relevance, RowRelevance};
 use crate::noise::Stage;
 use crate::{Alpha, Picture, SampleCount, Samples, Seed, Smoother};
 
@@ -37,7 +37,7 @@ pub struct Judge<'a> {
     certifier: Certifier<'a>,
     smoother: Smoother<'a>,
     identity: &'a str,
-    question: &'a Question,
+    relevance: &'a Relevance,
     judging: Judging,
     level: Alpha,
     next_sample: u32,
@@ -52,7 +52,7 @@ impl<'a> Judge<'a> {
         certifier: Certifier<'a>,
         smoother: Smoother<'a>,
         identity: &'a str,
-        question: &'a Question,
+        relevance: &'a Relevance,
         judging: Judging,
         points: u32,
     ) -> Self {
@@ -63,7 +63,7 @@ impl<'a> Judge<'a> {
             certifier,
             smoother: smoother.seed(judging.seed),
             identity,
-            question,
+            relevance,
             judging,
             level,
             next_sample: 0,
@@ -83,56 +83,56 @@ impl<'a> Judge<'a> {
     pub fn judge(&mut self, pixels: &[f32]) -> Result<Fate, AttackError> {
         let gallery = self.certifier.gallery();
         let pilot = self.draw(pixels, self.judging.pilot.get())?;
-        let sides = gallery.nearest_sides(&pilot.mean(), |_| self.question)?[0];
-        let (Some(right), Some(wrong)) = (sides.positive, sides.negative) else {
+        let nearest = gallery.nearest_positive_and_negative(&pilot.mean(), |_| self.relevance)?[0];
+        let (Some(right), Some(wrong)) = (nearest.positive, nearest.negative) else {
             return Ok(Fate::Undecided);
         };
-        let (question, proved) = if wrong.squared_distance < right.squared_distance {
+        let (relevance, proved) = if wrong.squared_distance < right.squared_distance {
             (self.opposite(wrong.row), Fate::Broken)
         } else {
-            (self.question.clone(), Fate::Held)
+            (self.relevance.clone(), Fate::Held)
         };
         let most = self.judging.samples.get();
         let first = (most / FIRST_LOOK).max(1);
         let mut samples = self.draw(pixels, first)?;
-        if self.proves(&pilot, &samples, &question)? {
+        if self.proves(&pilot, &samples, &relevance)? {
             return Ok(proved);
         }
         if most > first {
             samples
                 .append(&self.draw(pixels, most - first)?)
                 .map_err(crate::certificate::CertificateError::from)?;
-            if self.proves(&pilot, &samples, &question)? {
+            if self.proves(&pilot, &samples, &relevance)? {
                 return Ok(proved);
             }
         }
         Ok(Fate::Undecided)
     }
 
-    /// The question in which a wrong row, or its label, is right, and what was right is wrong; nothing else is seen.
-    fn opposite(&self, wrong: usize) -> Question {
+    /// The relevance under which a wrong row, or its label, is right, and what was right is wrong; nothing else is seen.
+    fn opposite(&self, wrong: usize) -> Relevance {
         let gallery = self.certifier.gallery();
         // If the same item is asked for, a wrong item may have its label.
-        let positives = match self.question.positives {
+        let positives = match self.relevance.positives {
             Positives::Label(_) | Positives::Absent => Positives::Label(gallery.label(wrong)),
             Positives::Item(_) => Positives::Item(wrong),
         };
-        let unseen = |&row: &usize| match self.question.side(gallery, row) {
-            Side::Excluded => true,
-            Side::Positive => false,
-            Side::Negative => match positives {
+        let unseen = |&row: &usize| match self.relevance.of_row(gallery, row) {
+            RowRelevance::Excluded => true,
+            RowRelevance::Positive => false,
+            RowRelevance::Negative => match positives {
                 Positives::Label(label) => gallery.label(row) != label,
                 Positives::Item(item) => row != item,
                 Positives::Absent => true,
             },
         };
-        Question::new(positives, (0..gallery.len()).filter(unseen).collect())
+        Relevance::new(positives, (0..gallery.len()).filter(unseen).collect())
     }
 
-    fn proves(&self, pilot: &Samples, samples: &Samples, question: &Question) -> Result<bool, AttackError> {
+    fn proves(&self, pilot: &Samples, samples: &Samples, relevance: &Relevance) -> Result<bool, AttackError> {
         let count = SampleCount::new(u64::from(samples.count())).unwrap_or(self.judging.samples);
         let certifier = Certifier::new(self.certifier.gallery(), self.certifier.sigma(), self.level);
-        let plan = certifier.plan_half_space(pilot, question, count, &HalfSpaceOptions::default())?;
+        let plan = certifier.plan_half_space(pilot, relevance, count, &HalfSpaceOptions::default())?;
         let verdict = plan.certify(samples)?.into_outcome().verdict;
         Ok(matches!(verdict, Verdict::Certified { .. }))
     }

@@ -7,7 +7,7 @@
 
 use super::slopes::{Cloud, Mode};
 use super::{Against, AttackError, Attacker, Cost, Perturbation, Pixels};
-use crate::gallery::{Gallery, Neighbour, Question, Side};
+use crate::gallery::{Gallery, Neighbour, Relevance, RowRelevance};
 use crate::noise::{ImageIdentity, NoiseStream, Stage};
 use crate::{Picture, Smoother};
 
@@ -34,7 +34,7 @@ pub(super) struct Search<'a> {
     pub(super) smoother: Smoother<'a>,
     against: Against,
     picture: &'a Picture<'a>,
-    question: &'a Question,
+    relevance: &'a Relevance,
     radius: f64,
     stream: NoiseStream,
     next_sample: u32,
@@ -47,16 +47,17 @@ impl<'a> Search<'a> {
         smoother: Smoother<'a>,
         against: Against,
         picture: &'a Picture<'a>,
-        question: &'a Question,
+        relevance: &'a Relevance,
         radius: f64,
     ) -> Result<Self, AttackError> {
         let gallery = match against {
             Against::Smoothed => attacker.gallery,
             Against::Plain => attacker.plain_gallery,
         };
-        gallery.check_question(0, question)?;
-        let count = |side| (0..gallery.len()).filter(|&row| question.side(gallery, row) == side).count();
-        let (right, wrong) = (count(Side::Positive), count(Side::Negative));
+        gallery.check_relevance(0, relevance)?;
+        let count =
+            |wanted| (0..gallery.len()).filter(|&row| relevance.of_row(gallery, row) == wanted).count();
+        let (right, wrong) = (count(RowRelevance::Positive), count(RowRelevance::Negative));
         if right == 0 || wrong == 0 {
             let picture = picture.identity.to_owned();
             return Err(AttackError::OneSided { picture, right, wrong });
@@ -69,7 +70,7 @@ impl<'a> Search<'a> {
             smoother,
             against,
             picture,
-            question,
+            relevance,
             radius,
             stream,
             next_sample: 0,
@@ -123,10 +124,10 @@ impl<'a> Search<'a> {
     /// How much nearer the nearest right item is than the nearest wrong one, in squared distances.
     pub(super) fn margin(&mut self, pixels: &[f32]) -> Result<f64, AttackError> {
         let mean = self.embedding(pixels)?;
-        let sides = self.gallery.nearest_sides(&mean, |_| self.question)?[0];
+        let nearest = self.gallery.nearest_positive_and_negative(&mean, |_| self.relevance)?[0];
         let distance =
-            |side: Option<Neighbour>| side.map_or(f64::INFINITY, |neighbour| neighbour.squared_distance);
-        Ok(distance(sides.negative) - distance(sides.positive))
+            |found: Option<Neighbour>| found.map_or(f64::INFINITY, |neighbour| neighbour.squared_distance);
+        Ok(distance(nearest.negative) - distance(nearest.positive))
     }
 
     /// What the system makes of a picture: the mean over the copies for comparisons, or the embedding itself.
@@ -172,9 +173,9 @@ impl<'a> Search<'a> {
         let mean = self.embedding(self.picture.pixels)?;
         let mut labels = Vec::new();
         let mut targets = Vec::new();
-        let ranked = gallery.nearest(&mean, gallery.len(), |_| &self.question.excluded)?;
+        let ranked = gallery.nearest(&mean, gallery.len(), |_| &self.relevance.excluded)?;
         for neighbour in ranked.into_iter().flatten() {
-            if self.question.side(gallery, neighbour.row) == Side::Negative
+            if self.relevance.of_row(gallery, neighbour.row) == RowRelevance::Negative
                 && !labels.contains(&gallery.label(neighbour.row))
             {
                 labels.push(gallery.label(neighbour.row));
@@ -230,10 +231,10 @@ impl<'a> Search<'a> {
             Mode::WhiteBox => self.cost.gradient_passes += count,
             Mode::BlackBox => self.cost.encoder_calls += count,
         }
-        let (gallery, question) = (self.gallery, self.question);
+        let (gallery, relevance) = (self.gallery, self.relevance);
         let mut fault = None;
         let mut towards = |embeddings: &[f32]| {
-            towards(gallery, question, embeddings, target).unwrap_or_else(|error| {
+            towards(gallery, relevance, embeddings, target).unwrap_or_else(|error| {
                 fault = Some(error);
                 vec![0.0; gallery.dimension()]
             })
@@ -285,7 +286,7 @@ impl<'a> Search<'a> {
 /// The unit vector from the nearest right item to the target, or to the nearest wrong item.
 fn towards(
     gallery: &Gallery,
-    question: &Question,
+    relevance: &Relevance,
     embeddings: &[f32],
     target: Option<usize>,
 ) -> Result<Vec<f32>, AttackError> {
@@ -296,8 +297,8 @@ fn towards(
     }
     let count = (embeddings.len() / dimension).max(1) as f64;
     mean.iter_mut().for_each(|value| *value /= count);
-    let sides = gallery.nearest_sides(&mean, |_| question)?[0];
-    let rows = (sides.positive, target.or(sides.negative.map(|neighbour| neighbour.row)));
+    let nearest = gallery.nearest_positive_and_negative(&mean, |_| relevance)?[0];
+    let rows = (nearest.positive, target.or(nearest.negative.map(|neighbour| neighbour.row)));
     let (Some(right), Some(wrong)) = rows else { return Ok(vec![0.0; dimension]) };
     let mut direction: Vec<f64> = gallery
         .vector(wrong)

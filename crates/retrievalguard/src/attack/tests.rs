@@ -96,8 +96,8 @@ fn gallery() -> Gallery {
     Gallery::new(vectors, 2, names, &["right", "wrong", "other"], Metric::Euclidean).unwrap()
 }
 
-fn right(gallery: &Gallery) -> Question {
-    Question::new(Positives::Label(gallery.label_named("right").unwrap()), vec![])
+fn right(gallery: &Gallery) -> Relevance {
+    Relevance::new(Positives::Label(gallery.label_named("right").unwrap()), vec![])
 }
 
 fn judging(alpha: f64, samples: u64, refinements: u32) -> Judging {
@@ -116,7 +116,7 @@ fn attack(mode: Mode, claim: f64, queries: u32, effort: Effort) -> Vec<(f64, Att
         Mode::WhiteBox => &circle,
         Mode::BlackBox => &black_box,
     };
-    let question = right(&gallery);
+    let relevance = right(&gallery);
     let judging = judging(1e-3, 8_000, 6);
     let sigma = Sigma::new(SIGMA).unwrap();
     let attacker = Attacker::new((&circle, slopes), &gallery, sigma, Seed::new(5), effort, judging);
@@ -126,7 +126,7 @@ fn attack(mode: Mode, claim: f64, queries: u32, effort: Effort) -> Vec<(f64, Att
             let truth = circle.true_radius(&pixels);
             let identity = format!("query {query}");
             let picture = Picture { identity: &identity, pixels: &pixels };
-            (truth, attacker.query(&picture, &question, claim * truth).unwrap())
+            (truth, attacker.query(&picture, &relevance, claim * truth).unwrap())
         })
         .collect()
 }
@@ -226,7 +226,7 @@ fn an_attack_that_breaks_nothing_is_a_fault_of_the_attack() {
 #[test]
 fn the_judge_is_wrong_no_more_often_than_its_level() {
     let (circle, gallery) = (Circle::new(), gallery());
-    let question = right(&gallery);
+    let relevance = right(&gallery);
     let sigma = Sigma::new(SIGMA).unwrap();
     // Half way between right and wrong neither is nearer, so whatever is proved is false.
     let pixels = circle.picture(0.5);
@@ -237,7 +237,7 @@ fn the_judge_is_wrong_no_more_often_than_its_level() {
         let certifier = Certifier::new(&gallery, sigma, Alpha::new(level).unwrap());
         let smoother = Smoother::new(&circle, sigma, Seed::new(0));
         let judging = Judging { seed: Seed::new(u64::from(seed)), ..judging(level, 400, 0) };
-        let mut judge = Judge::new(certifier, smoother, "tie", &question, judging, points);
+        let mut judge = Judge::new(certifier, smoother, "tie", &relevance, judging, points);
         let proofs = (0..points).filter(|_| judge.judge(&pixels).unwrap() != Fate::Undecided).count();
         wrong += u32::from(proofs > 0);
     }
@@ -251,14 +251,14 @@ fn the_judge_is_wrong_no_more_often_than_its_level() {
 /// Returns how many were kept and how many of them were proved again; each proof is false.
 fn judged_again(first: Seed, second: Seed, level: f64) -> (u32, u32) {
     let (circle, gallery) = (Circle::new(), gallery());
-    let question = right(&gallery);
+    let relevance = right(&gallery);
     let sigma = Sigma::new(SIGMA).unwrap();
     let pixels = circle.picture(0.5);
     let proved = |seed: Seed, name: &str| {
         let certifier = Certifier::new(&gallery, sigma, Alpha::new(level).unwrap());
         let smoother = Smoother::new(&circle, sigma, Seed::new(0));
         let judging = Judging { seed, ..judging(level, 400, 0) };
-        Judge::new(certifier, smoother, name, &question, judging, 1).judge(&pixels).unwrap()
+        Judge::new(certifier, smoother, name, &relevance, judging, 1).judge(&pixels).unwrap()
             != Fate::Undecided
     };
     let names: Vec<String> = (0..2_000).map(|query| format!("tie {query}")).collect();
@@ -310,10 +310,10 @@ fn the_judge_proves_what_is_clear_and_leaves_excluded_rows_out() {
     let (circle, gallery) = (Circle::new(), gallery());
     let sigma = Sigma::new(SIGMA).unwrap();
     let judge_of = |angle: f64, excluded: Vec<usize>| {
-        let question = Question::new(right(&gallery).positives, excluded);
+        let relevance = Relevance::new(right(&gallery).positives, excluded);
         let certifier = Certifier::new(&gallery, sigma, Alpha::new(0.01).unwrap());
         let smoother = Smoother::new(&circle, sigma, Seed::new(1));
-        let mut judge = Judge::new(certifier, smoother, "clear", &question, judging(0.01, 2_000, 0), 5);
+        let mut judge = Judge::new(certifier, smoother, "clear", &relevance, judging(0.01, 2_000, 0), 5);
         judge.judge(&circle.picture(angle)).unwrap()
     };
     assert_eq!(judge_of(0.2, vec![]), Fate::Held);
@@ -389,9 +389,9 @@ fn the_plain_encoder_searches_in_a_gallery_of_its_own() {
     let attacker = Attacker::new((&circle, &circle), &gallery, sigma, Seed::new(1), EFFORT, judging);
     let pixels = circle.picture(0.1);
     let picture = Picture { identity: "query", pixels: &pixels };
-    let question = right(&gallery);
-    assert!(attacker.query(&picture, &question, 0.1).unwrap().plain_right);
-    let attacked = attacker.plain_gallery(&plain).query(&picture, &question, 0.1).unwrap();
+    let relevance = right(&gallery);
+    assert!(attacker.query(&picture, &relevance, 0.1).unwrap().plain_right);
+    let attacked = attacker.plain_gallery(&plain).query(&picture, &relevance, 0.1).unwrap();
     assert!(!attacked.plain_right);
     assert_eq!(attacked.plain, []);
 }
@@ -406,7 +406,7 @@ fn clipped_pictures_stay_pictures() {
 }
 
 #[test]
-fn questions_that_cannot_be_attacked_are_refused() {
+fn queries_that_cannot_be_attacked_are_refused() {
     let (circle, gallery) = (Circle::new(), gallery());
     let sigma = Sigma::new(SIGMA).unwrap();
     let attacker =
@@ -417,10 +417,10 @@ fn questions_that_cannot_be_attacked_are_refused() {
         let error = attacker.query(&picture, &right(&gallery), radius).unwrap_err();
         assert!(matches!(error, AttackError::Radius { .. }), "{error}");
     }
-    let none = Question::new(Positives::Absent, vec![]);
+    let none = Relevance::new(Positives::Absent, vec![]);
     let error = attacker.query(&picture, &none, 0.1).unwrap_err();
     assert!(matches!(error, AttackError::OneSided { right: 0, wrong: 3, .. }), "{error}");
-    let all = Question::new(right(&gallery).positives, vec![1, 2]);
+    let all = Relevance::new(right(&gallery).positives, vec![1, 2]);
     let error = attacker.query(&picture, &all, 0.1).unwrap_err();
     assert!(matches!(error, AttackError::OneSided { right: 1, wrong: 0, .. }), "{error}");
 }
@@ -429,7 +429,7 @@ fn questions_that_cannot_be_attacked_are_refused() {
 fn one_perturbation_is_as_long_as_asked_and_breaks_where_the_truth_says() {
     let (circle, gallery) = (Circle::new(), gallery());
     let black_box = BlackBox::new(&circle);
-    let question = right(&gallery);
+    let relevance = right(&gallery);
     let sigma = Sigma::new(SIGMA).unwrap();
     let pixels = circle.picture(-0.1);
     let truth = circle.true_radius(&pixels);
@@ -442,7 +442,7 @@ fn one_perturbation_is_as_long_as_asked_and_breaks_where_the_truth_says() {
         for against in [Against::Smoothed, Against::Plain] {
             for (factor, broken) in [(0.7, false), (1.4, true)] {
                 let size = factor * truth;
-                let found = attacker.perturb(against, &picture, &question, size).unwrap();
+                let found = attacker.perturb(against, &picture, &relevance, size).unwrap();
                 assert!(found.norm <= size && found.norm > 0.999 * size, "{mode:?} {against:?} {found:?}");
                 assert_eq!(found.margin < 0.0, broken, "{mode:?} {against:?} {factor}");
                 let shift: f64 = found
@@ -452,7 +452,7 @@ fn one_perturbation_is_as_long_as_asked_and_breaks_where_the_truth_says() {
                     .map(|(&there, &here)| (f64::from(there) - f64::from(here)).powi(2))
                     .sum();
                 assert_eq!(found.norm, shift.sqrt());
-                let smallest = attacker.smallest_break(&picture, &question, &found).unwrap();
+                let smallest = attacker.smallest_break(&picture, &relevance, &found).unwrap();
                 assert_eq!(smallest.is_some(), broken, "{mode:?} {against:?} {factor}");
                 if let Some(smallest) = smallest {
                     assert!(smallest.margin <= 0.0);
@@ -461,7 +461,7 @@ fn one_perturbation_is_as_long_as_asked_and_breaks_where_the_truth_says() {
                 }
             }
         }
-        let again = || attacker.perturb(Against::Smoothed, &picture, &question, 0.2).unwrap();
+        let again = || attacker.perturb(Against::Smoothed, &picture, &relevance, 0.2).unwrap();
         assert_eq!(again(), again());
     }
 }
@@ -488,9 +488,9 @@ fn a_picture_that_is_wrong_as_it_is_breaks_at_zero() {
         Attacker::new((&circle, &circle), &gallery, sigma, Seed::new(1), EFFORT, judging(0.01, 100, 0));
     let pixels = circle.picture(0.8);
     let picture = Picture { identity: "query", pixels: &pixels };
-    let question = right(&gallery);
-    let found = attacker.perturb(Against::Plain, &picture, &question, 0.1).unwrap();
-    let smallest = attacker.smallest_break(&picture, &question, &found).unwrap().unwrap();
+    let relevance = right(&gallery);
+    let found = attacker.perturb(Against::Plain, &picture, &relevance, 0.1).unwrap();
+    let smallest = attacker.smallest_break(&picture, &relevance, &found).unwrap().unwrap();
     assert_eq!((smallest.norm, smallest.pixels), (0.0, pixels.clone()));
     assert!(smallest.margin <= 0.0);
 }
@@ -552,14 +552,14 @@ fn a_perturbation_that_cannot_be_searched_for_is_refused() {
     let attacker =
         Attacker::new((&circle, &circle), &gallery, sigma, Seed::new(1), effort, judging(0.01, 100, 0));
     let pixels = circle.picture(0.0);
-    let ask = |pixels: &[f32], question: &Question, size| {
-        attacker.perturb(Against::Plain, &Picture { identity: "query", pixels }, question, size).unwrap_err()
+    let ask = |pixels: &[f32], relevance: &Relevance, size| {
+        attacker.perturb(Against::Plain, &Picture { identity: "query", pixels }, relevance, size).unwrap_err()
     };
     for size in [0.0, -1.0, f64::INFINITY, f64::NAN] {
         assert!(matches!(ask(&pixels, &right(&gallery), size), AttackError::Radius { .. }));
     }
     let error = ask(&pixels[1..], &right(&gallery), 0.1);
     assert!(matches!(error, AttackError::Smoothing(SmoothingError::Shape { .. })), "{error}");
-    let none = Question::new(Positives::Absent, vec![]);
+    let none = Relevance::new(Positives::Absent, vec![]);
     assert!(matches!(ask(&pixels, &none, 0.1), AttackError::OneSided { right: 0, .. }));
 }

@@ -6,16 +6,16 @@
 //!
 //! ```
 //! use retrievalguard::certificate::{AdaptiveOptions, AdaptiveTest, Certifier, Decision};
-//! use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+//! use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 //! use retrievalguard::{Alpha, Excess, NormBound, SampleCount, Samples, Sigma, TargetRadius};
 //!
 //! # let names = |word: &str| vec![format!("{word} 0"), format!("{word} 1")];
 //! # let gallery = Gallery::new(vec![1.0, 0.0, -1.0, 0.0], 2, names("item"), &names("label"), Metric::Euclidean)?;
-//! # let question = Question::new(Positives::Item(0), vec![]);
+//! # let relevance = Relevance::new(Positives::Item(0), vec![]);
 //! let draw = |count| Samples::new([0.9, 0.1].repeat(count), 2, NormBound::UNIT, Excess::Refuse);
 //! let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
 //! let options = AdaptiveOptions::new(TargetRadius::new(0.2)?, SampleCount::new(100_000)?);
-//! let test = AdaptiveTest::new(&certifier, &draw(100)?, &question, &options)?;
+//! let test = AdaptiveTest::new(&certifier, &draw(100)?, &relevance, &options)?;
 //! let run = test.run(|range| Ok(draw(range.len())?), |error| Box::<dyn std::error::Error>::from(error))?;
 //! assert_eq!(run.outcome.decision, Decision::Reached);
 //! assert!(run.outcome.samples <= 256);
@@ -35,7 +35,7 @@ use super::{
     CertificateError, Certifier, Explanation, Form, HalfSpaceOptions, HalfSpacePlan, Radius, Verdict,
     check_alike,
 };
-use crate::gallery::Question;
+use crate::gallery::Relevance;
 use crate::samples::{add_into, run_sum};
 use crate::{Alpha, ParameterError, SampleCount, Samples, TargetRadius};
 
@@ -159,7 +159,7 @@ impl<'a> AdaptiveTest<'a> {
     pub fn new(
         certifier: &Certifier<'a>,
         pilot: &Samples,
-        question: &Question,
+        relevance: &Relevance,
         options: &AdaptiveOptions,
     ) -> Result<Self, CertificateError> {
         let form = match options.rule {
@@ -167,7 +167,7 @@ impl<'a> AdaptiveTest<'a> {
             Rule::Looks => Form::Thresholds,
         };
         let plan =
-            certifier.plan_half_space(pilot, question, options.cap, &HalfSpaceOptions { top_k: 1, form })?;
+            certifier.plan_half_space(pilot, relevance, options.cap, &HalfSpaceOptions { top_k: 1, form })?;
         // Nothing is ever certified beyond this many σ, so no sample need be drawn for it.
         let beyond = options.target.get() > RADIUS_CAP * certifier.sigma.certified();
         let mut decision = if beyond { Decision::Hopeless } else { Decision::Open };
@@ -275,7 +275,7 @@ impl AdaptiveTest<'_> {
     pub fn explain(&self) -> Explanation {
         const STATEMENT: &str = "theory 2.5, adaptive sampling";
         let alpha = self.plan.certifier.alpha;
-        let mut explain = self.plan.explain_question(self.seen, alpha, alpha);
+        let mut explain = self.plan.explain_setting(self.seen, alpha, alpha);
         explain.add("target radius", self.options.target.get(), STATEMENT).add(
             "rule",
             match self.options.rule {

@@ -220,19 +220,19 @@ fn public(
     alpha: f64,
     repetitions: u32,
     items: &[(&str, [f32; 2])],
-    radius: impl Fn(&Certifier<'_>, &SampledQuery, &Question) -> f64,
+    radius: impl Fn(&Certifier<'_>, &SampledQuery, &Relevance) -> f64,
 ) -> Tally {
     let gallery = gallery(items);
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(alpha).unwrap())
         .gallery_samples(SampleCount::new(1_000_000).unwrap());
-    let question = Question::new(Positives::Label(gallery.label_named("right").unwrap()), vec![]);
+    let relevance = Relevance::new(Positives::Label(gallery.label_named("right").unwrap()), vec![]);
     let p = normal::distribution(MARGIN);
     Tally::of(alpha, repetitions, |random| {
         let query = SampledQuery {
             pilot: cells(random, p, 60, PLUS, MINUS),
             certifying: cells(random, p, 400, PLUS, MINUS),
         };
-        radius(&certifier, &query, &question) > MARGIN
+        radius(&certifier, &query, &relevance) > MARGIN
     })
 }
 
@@ -243,8 +243,8 @@ fn finite(verdict: Verdict) -> f64 {
 #[test]
 fn every_certificate_is_wrong_no_more_often_than_alpha() {
     for name in CertificateName::ALL {
-        let tally = public(0.2, 2_000, &ITEMS, |certifier, query, question| {
-            finite(certifier.certify(name, query, question).unwrap().verdict)
+        let tally = public(0.2, 2_000, &ITEMS, |certifier, query, relevance| {
+            finite(certifier.certify(name, query, relevance).unwrap().verdict)
         });
         tally.accept(name.as_str());
     }
@@ -254,8 +254,8 @@ fn every_certificate_is_wrong_no_more_often_than_alpha() {
 fn both_forms_and_both_similarities_hold_their_level() {
     for form in [Form::Thresholds, Form::Betting, Form::ByPilot] {
         let options = HalfSpaceOptions { top_k: 1, form };
-        let tally = public(0.2, 2_000, &ITEMS, |certifier, query, question| {
-            finite(certifier.half_space(query, question, &options).unwrap().verdicts[0])
+        let tally = public(0.2, 2_000, &ITEMS, |certifier, query, relevance| {
+            finite(certifier.half_space(query, relevance, &options).unwrap().verdicts[0])
         });
         tally.accept(&format!("{form:?}"));
         for (row, side) in [(0, Similarity::Above(0.0)), (1, Similarity::Below(0.0))] {
@@ -274,8 +274,8 @@ fn many_equal_negatives_and_recall_at_two_hold_their_level() {
     items.extend([ITEMS[1]; 70]);
     for top_k in [1, 2] {
         let options = HalfSpaceOptions { top_k, form: Form::ByPilot };
-        let tally = public(0.2, 300, &items, |certifier, query, question| {
-            finite(certifier.half_space(query, question, &options).unwrap().verdicts[top_k - 1])
+        let tally = public(0.2, 300, &items, |certifier, query, relevance| {
+            finite(certifier.half_space(query, relevance, &options).unwrap().verdicts[top_k - 1])
         });
         tally.accept(&format!("recall@{top_k}"));
     }
@@ -286,8 +286,8 @@ fn the_mean_bound_of_harmless_negatives_holds_its_level() {
     // Enough negatives that most of them get the empirical Bernstein bound instead of bets.
     let mut items = vec![ITEMS[0]];
     items.extend([ITEMS[1]; 40]);
-    let tally = public(0.2, 500, &items, |certifier, query, question| {
-        finite(certifier.certify(CertificateName::HalfSpaceMean, query, question).unwrap().verdict)
+    let tally = public(0.2, 500, &items, |certifier, query, relevance| {
+        finite(certifier.certify(CertificateName::HalfSpaceMean, query, relevance).unwrap().verdict)
     });
     tally.accept("half-space-mean against forty");
 }
@@ -296,7 +296,7 @@ fn the_mean_bound_of_harmless_negatives_holds_its_level() {
 fn adaptive_tests_reach_a_false_target_no_more_often_than_alpha() {
     let gallery = gallery(&ITEMS);
     let p = normal::distribution(MARGIN);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.2).unwrap());
     for rule in [Rule::Betting, Rule::Looks] {
         let mut options = AdaptiveOptions::new(
@@ -307,7 +307,7 @@ fn adaptive_tests_reach_a_false_target_no_more_often_than_alpha() {
         options.first = SampleCount::new(30).unwrap();
         let tally = Tally::of(0.2, 2_000, |random| {
             let pilot = cells(random, p, 60, PLUS, MINUS);
-            let mut test = AdaptiveTest::new(&certifier, &pilot, &question, &options).unwrap();
+            let mut test = AdaptiveTest::new(&certifier, &pilot, &relevance, &options).unwrap();
             while let Some(range) = test.wants() {
                 test.see(&cells(random, p, range.len(), PLUS, MINUS)).unwrap();
             }
@@ -322,7 +322,7 @@ fn adaptive_tests_reach_a_false_target_no_more_often_than_alpha() {
 fn adaptive_tests_reach_a_true_target_with_far_fewer_samples_than_the_cap() {
     let gallery = gallery(&ITEMS);
     let p = normal::distribution(1.5);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.01).unwrap());
     for rule in [Rule::Betting, Rule::Looks] {
         let mut options =
@@ -330,7 +330,7 @@ fn adaptive_tests_reach_a_true_target_with_far_fewer_samples_than_the_cap() {
         options.rule = rule;
         let mut random = Random(4);
         let pilot = cells(&mut random, p, 200, PLUS, MINUS);
-        let mut test = AdaptiveTest::new(&certifier, &pilot, &question, &options).unwrap();
+        let mut test = AdaptiveTest::new(&certifier, &pilot, &relevance, &options).unwrap();
         while let Some(range) = test.wants() {
             test.see(&cells(&mut random, p, range.len(), PLUS, MINUS)).unwrap();
         }
@@ -361,9 +361,9 @@ fn at_a_tie(name: CertificateName, again: bool) -> Tally {
         let certifying = cells(random, 0.5, 400, PLUS, MINUS);
         let pilot = if again { certifying.clone() } else { cells(random, 0.5, 400, PLUS, MINUS) };
         let row = certifier.retrieve(&pilot, &[]).unwrap().unwrap().row;
-        let question = Question::new(Positives::Label(gallery.label(row)), vec![]);
+        let relevance = Relevance::new(Positives::Label(gallery.label(row)), vec![]);
         let query = SampledQuery { pilot, certifying };
-        certifier.certify(name, &query, &question).unwrap().verdict.radius().is_some()
+        certifier.certify(name, &query, &relevance).unwrap().verdict.radius().is_some()
     })
 }
 
@@ -390,7 +390,7 @@ fn the_pilot_given_again_as_the_sample_is_noticed_and_refused() {
 #[test]
 fn an_adaptive_test_explains_the_radius_it_was_asked_for_and_no_other() {
     let gallery = gallery(&ITEMS);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.01).unwrap());
     let p = normal::distribution(1.5);
     for rule in [Rule::Betting, Rule::Looks] {
@@ -400,7 +400,7 @@ fn an_adaptive_test_explains_the_radius_it_was_asked_for_and_no_other() {
             options.rule = rule;
             let mut random = Random(15);
             let pilot = cells(&mut random, p, 200, PLUS, MINUS);
-            let test = AdaptiveTest::new(&certifier, &pilot, &question, &options).unwrap();
+            let test = AdaptiveTest::new(&certifier, &pilot, &relevance, &options).unwrap();
             let draw = |range: std::ops::Range<u32>| Ok(cells(&mut random, p, range.len(), PLUS, MINUS));
             let run = test.run::<CertificateError>(draw, |error| error).unwrap();
             let (decision, explain) = (run.outcome.decision, &run.explain);
@@ -420,7 +420,7 @@ fn an_adaptive_test_explains_the_radius_it_was_asked_for_and_no_other() {
 #[test]
 fn only_certified_radii_are_explained() {
     let gallery = gallery(&ITEMS);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.01).unwrap())
         .gallery_samples(SampleCount::new(1_000_000).unwrap());
     let mut seen = [0; 2];
@@ -432,7 +432,7 @@ fn only_certified_radii_are_explained() {
             certifying: cells(&mut random, p, 2_000, PLUS, MINUS),
         };
         for name in CertificateName::ALL {
-            let outcome = certifier.certify(name, &query, &question).unwrap();
+            let outcome = certifier.certify(name, &query, &relevance).unwrap();
             let radius = outcome.verdict.radius().map(Radius::get);
             assert_eq!(outcome.explain.number("radius"), radius, "{name} at {margin}: {}", outcome.explain);
             seen[usize::from(radius.is_some())] += 1;
@@ -447,7 +447,7 @@ fn a_vote_says_by_which_rule_it_was_certified() {
     let mut items = vec![ITEMS[0]];
     items.extend([("b", [-1.0, 0.0]), ("c", [0.0, 1.0]), ("d", [0.0, -1.0])]);
     let gallery = gallery(&items);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.01).unwrap());
     let mut random = Random(16);
     let mut draw = |count: usize, even: bool| {
@@ -461,7 +461,7 @@ fn a_vote_says_by_which_rule_it_was_certified() {
     };
     for (even, rule) in [(false, "majority"), (true, "runner-up")] {
         let query = SampledQuery { pilot: draw(300, even), certifying: draw(3_000, even) };
-        let outcome = certifier.certify(CertificateName::Vote, &query, &question).unwrap();
+        let outcome = certifier.certify(CertificateName::Vote, &query, &relevance).unwrap();
         assert_eq!(outcome.explain.value("rule").unwrap().to_string(), rule);
         let last = outcome.explain.steps().last().unwrap();
         assert_eq!((&*last.quantity, &*last.statement), ("radius", format!("theory 3, {rule}").as_str()));
@@ -476,7 +476,7 @@ fn the_papers_certificates_are_their_formulas() {
     let sigma = Sigma::new(0.5).unwrap();
     let certifier = Certifier::new(&gallery, sigma, Alpha::new(0.02).unwrap())
         .gallery_samples(SampleCount::new(50_000).unwrap());
-    let question = Question::new(Positives::Label(gallery.label_named("right").unwrap()), vec![]);
+    let relevance = Relevance::new(Positives::Label(gallery.label_named("right").unwrap()), vec![]);
     let query =
         SampledQuery { pilot: scattered(&mut Random(1), 100), certifying: scattered(&mut Random(2), 20_000) };
     let mean = query.certifying.mean();
@@ -497,7 +497,7 @@ fn the_papers_certificates_are_their_formulas() {
         (CertificateName::PaperRepaired, repaired, exact(repaired)),
         (CertificateName::PaperFrozen, frozen, exact(frozen)),
     ] {
-        let outcome = certifier.certify(name, &query, &question).unwrap();
+        let outcome = certifier.certify(name, &query, &relevance).unwrap();
         let found = outcome.explain.number("lower margin").unwrap();
         assert!((found - lower).abs() < 1e-6, "{name}: {found}, not {lower}");
         let found = finite(outcome.verdict);
@@ -509,7 +509,7 @@ fn the_papers_certificates_are_their_formulas() {
 fn recall_at_k_is_tested_at_a_kth_of_alpha() {
     // With two equal negatives, R_2 is the radius of one of them at half the level.
     let gallery = gallery(&[("right", PLUS), ("wrong", MINUS), ("other", MINUS)]);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let alpha = Alpha::new(0.2).unwrap();
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), alpha);
     let mut random = Random(3);
@@ -519,7 +519,7 @@ fn recall_at_k_is_tested_at_a_kth_of_alpha() {
         let samples = SampleCount::new(500).unwrap();
         let plan = |top_k| {
             let options = HalfSpaceOptions { top_k, form };
-            certifier.plan_half_space(&pilot, &question, samples, &options).unwrap()
+            certifier.plan_half_space(&pilot, &relevance, samples, &options).unwrap()
         };
         let both = plan(2).certify(&certifying).unwrap().verdicts;
         let half = plan(1).certify_at(&certifying, Alpha::new(0.1).unwrap()).unwrap().verdicts[0];
@@ -535,12 +535,12 @@ fn harmless_negatives_share_alpha_over_their_thresholds() {
     let mut items = vec![ITEMS[0]];
     items.extend([ITEMS[1]; 60]);
     let gallery = gallery(&items);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.1).unwrap());
     let (pilot, certifying) = (scattered(&mut Random(5), 200), scattered(&mut Random(6), 1_000));
     let options = HalfSpaceOptions::default();
     let mut plan =
-        certifier.plan_half_space(&pilot, &question, SampleCount::new(1_000).unwrap(), &options).unwrap();
+        certifier.plan_half_space(&pilot, &relevance, SampleCount::new(1_000).unwrap(), &options).unwrap();
     plan.dangerous.clear();
     let harmless = plan.harmless[0];
     let found = finite(plan.certify(&certifying).unwrap().verdicts[0]);
@@ -567,17 +567,17 @@ fn a_certificate_is_its_pilots_plan_applied_to_fresh_samples() {
         ("wrong", [0.2, 0.9]),
         ("other", [0.1, -0.9]),
     ]);
-    let question = Question::new(Positives::Label(gallery.label_named("right").unwrap()), vec![]);
+    let relevance = Relevance::new(Positives::Label(gallery.label_named("right").unwrap()), vec![]);
     let certifier = Certifier::new(&gallery, Sigma::new(0.5).unwrap(), Alpha::new(0.1).unwrap());
     let query =
         SampledQuery { pilot: scattered(&mut Random(7), 150), certifying: scattered(&mut Random(8), 1_500) };
     let options = HalfSpaceOptions::default();
     let samples = SampleCount::new(1_500).unwrap();
     let planned = |chooser: &Samples| {
-        let plan = certifier.plan_half_space(chooser, &question, samples, &options).unwrap();
+        let plan = certifier.plan_half_space(chooser, &relevance, samples, &options).unwrap();
         finite(plan.certify(&query.certifying).unwrap().verdicts[0])
     };
-    let found = finite(certifier.half_space(&query, &question, &options).unwrap().verdicts[0]);
+    let found = finite(certifier.half_space(&query, &relevance, &options).unwrap().verdicts[0]);
     assert_eq!(found, planned(&query.pilot));
     assert_ne!(found, planned(&query.certifying), "the case must tell the two apart");
 }
@@ -602,7 +602,7 @@ fn similarity_is_measured_against_the_vector_as_it_is() {
 #[test]
 fn an_adaptive_bet_is_won_exactly_when_its_wealth_reaches_one_over_alpha() {
     let gallery = gallery(&ITEMS);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let alpha = Alpha::new(0.2).unwrap();
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), alpha);
     let mut options =
@@ -614,7 +614,7 @@ fn an_adaptive_bet_is_won_exactly_when_its_wealth_reaches_one_over_alpha() {
     for repetition in 0..400 {
         let pilot = cells(&mut random, p, 60, PLUS, MINUS);
         let samples = cells(&mut random, p, 60, PLUS, MINUS);
-        let mut test = AdaptiveTest::new(&certifier, &pilot, &question, &options).unwrap();
+        let mut test = AdaptiveTest::new(&certifier, &pilot, &relevance, &options).unwrap();
         test.see(&samples).unwrap();
         let highest = test.replay(&pilot, &samples);
         let reached = test.outcome().decision == Decision::Reached;
@@ -628,7 +628,7 @@ fn an_adaptive_bet_is_won_exactly_when_its_wealth_reaches_one_over_alpha() {
 #[test]
 fn betting_certificates_are_taken_at_alpha() {
     let gallery = gallery(&ITEMS);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.05).unwrap());
     let mut random = Random(11);
     let p = normal::distribution(MARGIN);
@@ -638,7 +638,7 @@ fn betting_certificates_are_taken_at_alpha() {
         let (pilot, certifying) =
             (cells(&mut random, p, 100, PLUS, MINUS), cells(&mut random, p, 300, PLUS, MINUS));
         let plan =
-            certifier.plan_half_space(&pilot, &question, SampleCount::new(300).unwrap(), &options).unwrap();
+            certifier.plan_half_space(&pilot, &relevance, SampleCount::new(300).unwrap(), &options).unwrap();
         let plan::Test::Betting { half_space, ladder } = &plan.dangerous[0].test else {
             panic!("betting was asked for")
         };
@@ -664,10 +664,10 @@ fn some_look_is_wrong(
     repetitions: u32,
     items: &[(&str, [f32; 2])],
     cap: u64,
-    shown: impl Fn(&Certifier<'_>, &SampledQuery, &Question) -> f64,
+    shown: impl Fn(&Certifier<'_>, &SampledQuery, &Relevance) -> f64,
 ) -> Tally {
     let gallery = gallery(items);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), Alpha::new(0.2).unwrap());
     let p = normal::distribution(MARGIN);
     Tally::of(0.2, repetitions, |random| {
@@ -675,7 +675,7 @@ fn some_look_is_wrong(
             pilot: cells(random, p, 60, PLUS, MINUS),
             certifying: cells(random, p, cap as usize, PLUS, MINUS),
         };
-        shown(&certifier, &query, &question) > MARGIN
+        shown(&certifier, &query, &relevance) > MARGIN
     })
 }
 
@@ -683,10 +683,10 @@ fn some_look_is_wrong(
 fn grow(
     certifier: &Certifier<'_>,
     query: &SampledQuery,
-    question: &Question,
+    relevance: &Relevance,
     options: &GrowingOptions,
 ) -> Vec<Verdict> {
-    let mut test = GrowingTest::new(certifier, &query.pilot, question, options).unwrap();
+    let mut test = GrowingTest::new(certifier, &query.pilot, relevance, options).unwrap();
     let mut verdicts = Vec::new();
     while let Some(range) = test.wants() {
         test.see(&query.certifying.slice(range).unwrap()).unwrap();
@@ -703,8 +703,8 @@ fn largest(verdicts: Vec<Verdict>) -> f64 {
 fn no_look_at_a_growing_radius_is_wrong_more_often_than_alpha() {
     for form in [Form::Betting, Form::ByPilot, Form::Thresholds] {
         let options = growing(2_000, form);
-        let tally = some_look_is_wrong(2_000, &ITEMS, 2_000, |certifier, query, question| {
-            largest(grow(certifier, query, question, &options))
+        let tally = some_look_is_wrong(2_000, &ITEMS, 2_000, |certifier, query, relevance| {
+            largest(grow(certifier, query, relevance, &options))
         });
         tally.accept(&format!("{form:?}"));
         assert!(tally.wrong > 0, "{form:?} never errs: the case is not tight");
@@ -717,8 +717,8 @@ fn no_look_at_a_growing_radius_against_many_negatives_is_wrong_more_often_than_a
     let mut items = vec![ITEMS[0]];
     items.extend([ITEMS[1]; 70]);
     let options = growing(400, Form::Betting);
-    let tally = some_look_is_wrong(200, &items, 400, |certifier, query, question| {
-        largest(grow(certifier, query, question, &options))
+    let tally = some_look_is_wrong(200, &items, 400, |certifier, query, relevance| {
+        largest(grow(certifier, query, relevance, &options))
     });
     tally.accept("seventy negatives");
 }
@@ -726,9 +726,9 @@ fn no_look_at_a_growing_radius_against_many_negatives_is_wrong_more_often_than_a
 #[test]
 fn looks_at_counts_without_their_share_of_alpha_are_noticed() {
     let options = growing(2_000, Form::Thresholds);
-    let tally = some_look_is_wrong(2_000, &ITEMS, 2_000, |certifier, query, question| {
+    let tally = some_look_is_wrong(2_000, &ITEMS, 2_000, |certifier, query, relevance| {
         let asked = HalfSpaceOptions { top_k: 1, form: options.form };
-        let plan = certifier.plan_half_space(&query.pilot, question, options.cap, &asked).unwrap();
+        let plan = certifier.plan_half_space(&query.pilot, relevance, options.cap, &asked).unwrap();
         let mut seen = 0;
         let mut verdicts = Vec::new();
         while let Some(range) = adaptive::next_look(seen, options.first, options.cap) {
@@ -744,7 +744,7 @@ fn looks_at_counts_without_their_share_of_alpha_are_noticed() {
 #[test]
 fn a_look_is_the_plan_at_alpha_for_bets_and_at_its_share_for_counts() {
     let gallery = gallery(&ITEMS);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let alpha = Alpha::new(0.2).unwrap();
     let certifier = Certifier::new(&gallery, Sigma::new(1.0).unwrap(), alpha);
     let mut random = Random(12);
@@ -758,8 +758,8 @@ fn a_look_is_the_plan_at_alpha_for_bets_and_at_its_share_for_counts() {
         };
         let asked = HalfSpaceOptions { top_k: 1, form };
         let rungs = Rungs::OnTheWay { target: None };
-        let plan = certifier.plan_with_rungs(&query.pilot, &question, options.cap, &asked, rungs).unwrap();
-        let verdicts = grow(&certifier, &query, &question, &options);
+        let plan = certifier.plan_with_rungs(&query.pilot, &relevance, options.cap, &asked, rungs).unwrap();
+        let verdicts = grow(&certifier, &query, &relevance, &options);
         let (mut largest, mut felt) = (0.0_f64, 0);
         for (look, verdict) in (1_u32..).zip(&verdicts) {
             let samples = query.certifying.slice(0..2_000.min(10 << (look - 1))).unwrap();
@@ -788,10 +788,10 @@ fn every_step_of_a_growing_test_refers_to_a_statement_that_has_words() {
     let mut items = vec![ITEMS[0]];
     items.extend([ITEMS[1]; 60]);
     let gallery = gallery(&items);
-    let question = Question::new(Positives::Item(0), vec![]);
+    let relevance = Relevance::new(Positives::Item(0), vec![]);
     let certifier = Certifier::new(&gallery, Sigma::new(0.5).unwrap(), Alpha::new(0.1).unwrap());
     let pilot = scattered(&mut Random(13), 200);
-    let mut test = GrowingTest::new(&certifier, &pilot, &question, &growing(10, Form::Betting)).unwrap();
+    let mut test = GrowingTest::new(&certifier, &pilot, &relevance, &growing(10, Form::Betting)).unwrap();
     assert!(test.explain().is_none());
     assert_eq!(test.mean(), pilot.mean());
     let samples = scattered(&mut Random(14), 10);

@@ -235,7 +235,7 @@ impl fmt::Display for Explanation {
 mod tests {
     use super::*;
     use crate::certificate::{CertificateName, Certifier, SampledQuery};
-    use crate::gallery::{Gallery, Metric, Positives, Question};
+    use crate::gallery::{Gallery, Metric, Positives, Relevance};
     use crate::{Alpha, Excess, NormBound, SampleCount, Samples, Sigma};
 
     #[test]
@@ -256,11 +256,11 @@ mod tests {
             let near =
                 |count| Samples::new([far, 0.1].repeat(count), 2, NormBound::UNIT, Excess::Refuse).unwrap();
             let query = SampledQuery { pilot: near(100), certifying: near(count) };
-            let question = Question::new(Positives::Label(gallery.label(0)), vec![]);
+            let relevance = Relevance::new(Positives::Label(gallery.label(0)), vec![]);
             let certifier = Certifier::new(&gallery, Sigma::new(0.25).unwrap(), Alpha::new(0.01).unwrap())
                 .gallery_samples(SampleCount::new(32).unwrap());
             for name in CertificateName::ALL {
-                let outcome = certifier.certify(name, &query, &question).unwrap();
+                let outcome = certifier.certify(name, &query, &relevance).unwrap();
                 assert!(!outcome.explain.steps().is_empty(), "{name}");
                 for step in outcome.explain.steps() {
                     assert!(statement_in_words(&step.statement).is_some(), "{name}: {}", step.statement);

@@ -6,16 +6,16 @@
 //!
 //! ```
 //! use retrievalguard::certificate::{Certifier, Decision, GrowingOptions, GrowingTest};
-//! use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+//! use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 //! use retrievalguard::{Alpha, Excess, NormBound, SampleCount, Samples, Sigma};
 //!
 //! # let names = |word: &str| vec![format!("{word} 0"), format!("{word} 1")];
 //! # let gallery = Gallery::new(vec![1.0, 0.0, -1.0, 0.0], 2, names("item"), &names("label"), Metric::Euclidean)?;
-//! # let question = Question::new(Positives::Item(0), vec![]);
+//! # let relevance = Relevance::new(Positives::Item(0), vec![]);
 //! let draw = |count| Samples::new([0.9, 0.1].repeat(count), 2, NormBound::UNIT, Excess::Refuse);
 //! let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
 //! let options = GrowingOptions::new(SampleCount::new(1_000)?);
-//! let mut test = GrowingTest::new(&certifier, &draw(100)?, &question, &options)?;
+//! let mut test = GrowingTest::new(&certifier, &draw(100)?, &relevance, &options)?;
 //! let mut shown = Vec::new();
 //! while let Some(range) = test.wants() {
 //!     test.see(&draw(range.len())?)?;
@@ -37,7 +37,7 @@ use super::{
     CertificateError, Certifier, Decision, Explanation, Form, HalfSpaceOptions, HalfSpacePlan, Radius,
     Verdict, check_alike,
 };
-use crate::gallery::Question;
+use crate::gallery::Relevance;
 use crate::{SampleCount, Samples, TargetRadius};
 
 /// How much may be drawn, when it is looked at, and what would be enough.
@@ -101,12 +101,12 @@ impl<'a> GrowingTest<'a> {
     pub fn new(
         certifier: &Certifier<'a>,
         pilot: &Samples,
-        question: &Question,
+        relevance: &Relevance,
         options: &GrowingOptions,
     ) -> Result<Self, CertificateError> {
         let asked = HalfSpaceOptions { top_k: 1, form: options.form };
         let rungs = Rungs::OnTheWay { target: options.target };
-        let plan = certifier.plan_with_rungs(pilot, question, options.cap, &asked, rungs)?;
+        let plan = certifier.plan_with_rungs(pilot, relevance, options.cap, &asked, rungs)?;
         let mean = pilot.mean();
         let verdict = Verdict::from_radius(plan.retrieves(&mean), None);
         // What no sample can change need not be waited for.

@@ -11,10 +11,10 @@ use super::projection::{for_each_score, narrow, scores, scores_in_all};
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
 use super::thresholds::{ScoreTable, StepBound, count_above};
 use super::{
-    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, Radius, SampledQuery,
-    Verdict, check_alike, range_of,
+    CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
+    VisibleRows, check_alike, range_of,
 };
-use crate::gallery::Question;
+use crate::gallery::Relevance;
 use crate::normal;
 use crate::{Alpha, SampleCount, Samples};
 
@@ -71,7 +71,7 @@ impl HalfSpaceOutcome {
 #[derive(Clone, Debug)]
 pub struct HalfSpacePlan<'a> {
     pub(crate) certifier: Certifier<'a>,
-    parties: Parties,
+    visible: VisibleRows,
     pub(crate) dangerous: Vec<Opponent>,
     pub(crate) harmless: Vec<Harmless>,
     top_k: usize,
@@ -84,7 +84,7 @@ impl<'a> Certifier<'a> {
     ///
     /// ```
     /// use retrievalguard::certificate::{Certifier, Form, HalfSpaceOptions, SampledQuery};
-    /// use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+    /// use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
     /// use retrievalguard::{Alpha, Excess, NormBound, Samples, Sigma};
     ///
     /// let names = |word: &str| (0..3).map(|row| format!("{word} {row}")).collect::<Vec<_>>();
@@ -93,10 +93,10 @@ impl<'a> Certifier<'a> {
     /// let near = |count| Samples::new([0.9, 0.1].repeat(count), 2, NormBound::UNIT, Excess::Refuse);
     /// let query = SampledQuery { pilot: near(100)?, certifying: near(1_000)? };
     /// // The same item stays first, and stays among the first two.
-    /// let question = Question::new(Positives::Item(0), vec![]);
+    /// let relevance = Relevance::new(Positives::Item(0), vec![]);
     /// let options = HalfSpaceOptions { top_k: 2, form: Form::ByPilot };
     /// let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
-    /// let outcome = certifier.half_space(&query, &question, &options)?;
+    /// let outcome = certifier.half_space(&query, &relevance, &options)?;
     /// assert!(outcome.verdicts.iter().all(|verdict| verdict.radius().is_some()));
     /// println!("{}", outcome.explain);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -104,51 +104,51 @@ impl<'a> Certifier<'a> {
     pub fn half_space(
         &self,
         query: &SampledQuery,
-        question: &Question,
+        relevance: &Relevance,
         options: &HalfSpaceOptions,
     ) -> Result<HalfSpaceOutcome, CertificateError> {
         check_alike(&query.pilot, &query.certifying)?;
         let samples = SampleCount::new(u64::from(query.certifying.count())).expect("samples are never empty");
-        self.plan_half_space(&query.pilot, question, samples, options)?.certify(&query.certifying)
+        self.plan_half_space(&query.pilot, relevance, samples, options)?.certify(&query.certifying)
     }
 
     /// Decides on the pilot how `samples` certifying samples will be judged.
     pub fn plan_half_space(
         &self,
         pilot: &Samples,
-        question: &Question,
+        relevance: &Relevance,
         samples: SampleCount,
         options: &HalfSpaceOptions,
     ) -> Result<HalfSpacePlan<'a>, CertificateError> {
-        self.plan_with_rungs(pilot, question, samples, options, Rungs::AtTheEnd)
+        self.plan_with_rungs(pilot, relevance, samples, options, Rungs::AtTheEnd)
     }
 
     /// The same, with these rungs on every ladder.
     pub(crate) fn plan_with_rungs(
         &self,
         pilot: &Samples,
-        question: &Question,
+        relevance: &Relevance,
         samples: SampleCount,
         options: &HalfSpaceOptions,
         rungs: Rungs,
     ) -> Result<HalfSpacePlan<'a>, CertificateError> {
         self.check_dimension(pilot)?;
-        let parties = self.parties(question)?;
+        let visible = self.visible_rows(relevance)?;
         if options.top_k == 0 {
             return Err(CertificateError::TopKZero);
         }
-        if options.top_k > parties.negatives.len() {
-            let negatives = parties.negatives.len();
+        if options.top_k > visible.negatives.len() {
+            let negatives = visible.negatives.len();
             return Err(CertificateError::TopKTooLarge { top_k: options.top_k, negatives });
         }
         let planner = self.planner(pilot, samples.get(), options, rungs);
         let (range, (dangerous, harmless)) = (
             planner.range,
-            if parties.positives.is_empty() { (Vec::new(), Vec::new()) } else { planner.plan(&parties) },
+            if visible.positives.is_empty() { (Vec::new(), Vec::new()) } else { planner.plan(&visible) },
         );
         Ok(HalfSpacePlan {
             certifier: *self,
-            parties,
+            visible,
             dangerous,
             harmless,
             top_k: options.top_k,
@@ -184,12 +184,12 @@ impl<'a> Certifier<'a> {
     pub(crate) fn most_dangerous(
         &self,
         query: &SampledQuery,
-        question: &Question,
+        relevance: &Relevance,
     ) -> Result<Vec<(f64, usize)>, CertificateError> {
-        let parties = self.pose(query, question)?;
+        let visible = self.check_and_split(query, relevance)?;
         let options = HalfSpaceOptions::default();
         let planner = self.planner(&query.pilot, query.certifying.count(), &options, Rungs::AtTheEnd);
-        Ok(planner.most_dangerous(&parties))
+        Ok(planner.most_dangerous(&visible))
     }
 
     /// The smallest radius of the negatives that are not dangerous, with its row, if one does not reach `enough`.
@@ -198,17 +198,17 @@ impl<'a> Certifier<'a> {
     pub(crate) fn weakest_harmless(
         &self,
         query: &SampledQuery,
-        question: &Question,
+        relevance: &Relevance,
         dangerous: &[usize],
         enough: Radius,
     ) -> Result<Option<(Radius, usize)>, CertificateError> {
-        let parties = self.pose(query, question)?;
+        let visible = self.check_and_split(query, relevance)?;
         let options = HalfSpaceOptions::default();
         let planner = self.planner(&query.pilot, query.certifying.count(), &options, Rungs::AtTheEnd);
-        let (range, harmless) = (planner.range, planner.harmless(&parties, dangerous));
+        let (range, harmless) = (planner.range, planner.harmless(&visible, dangerous));
         let pilot = query.pilot.clone();
         let dangerous = Vec::new();
-        let plan = HalfSpacePlan { certifier: *self, parties, dangerous, harmless, top_k: 1, range, pilot };
+        let plan = HalfSpacePlan { certifier: *self, visible, dangerous, harmless, top_k: 1, range, pilot };
         let found = plan.test_harmless(&query.certifying, &[self.alpha.get()], &[enough]);
         Ok(found.iter().map(|one| (one.radii[0], one.negative)).reduce(weaker))
     }
@@ -255,8 +255,8 @@ impl HalfSpacePlan<'_> {
     ) -> Result<HalfSpaceOutcome, CertificateError> {
         check_alike(&self.pilot, samples)?;
         let n = samples.count();
-        let mut explain = self.explain_question(n, betting, counting);
-        let before = self.parties.wrong_before_right(self.certifier.gallery, &samples.mean());
+        let mut explain = self.explain_setting(n, betting, counting);
+        let before = self.visible.negatives_before_positives(self.certifier.gallery, &samples.mean());
         let Some(before) = before else {
             return Ok(HalfSpaceOutcome {
                 verdicts: vec![Verdict::Misretrieved; self.top_k],
@@ -287,7 +287,7 @@ impl HalfSpacePlan<'_> {
     }
 
     /// What is tested, before any result.
-    pub(super) fn explain_question(&self, samples: u32, betting: Alpha, counting: Alpha) -> Explanation {
+    pub(super) fn explain_setting(&self, samples: u32, betting: Alpha, counting: Alpha) -> Explanation {
         let mut explain = Explanation::default();
         explain
             .add("samples n", samples, "theory 2.3")
@@ -298,9 +298,9 @@ impl HalfSpacePlan<'_> {
         if counting != betting {
             explain.add("share of alpha for counts", counting.get(), "theory 2.8");
         }
-        explain.add("positives", self.parties.positives.len(), "theory 2.1").add(
+        explain.add("positives", self.visible.positives.len(), "theory 2.1").add(
             "negatives",
-            self.parties.negatives.len(),
+            self.visible.negatives.len(),
             "theory 2.1",
         );
         explain
@@ -425,14 +425,14 @@ impl HalfSpacePlan<'_> {
 
     /// Whether some negative cannot be beaten, whatever the samples are; without positives none can.
     pub(crate) fn is_hopeless(&self) -> bool {
-        self.parties.positives.is_empty()
+        self.visible.positives.is_empty()
             || self.dangerous.iter().any(|opponent| matches!(opponent.test, Test::Never))
             || self.harmless.iter().any(|harmless| matches!(self.separate(harmless), Separation::Never))
     }
 
     /// Whether the stored vector nearest to `mean` is a right answer.
     pub(crate) fn retrieves(&self, mean: &[f64]) -> bool {
-        self.parties.wrong_before_right(self.certifier.gallery, mean) == Some(0)
+        self.visible.negatives_before_positives(self.certifier.gallery, mean) == Some(0)
     }
 
     pub(crate) fn separate(&self, harmless: &Harmless) -> Separation {

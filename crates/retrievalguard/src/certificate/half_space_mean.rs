@@ -10,10 +10,10 @@ use super::law::Law;
 use super::projection::scores;
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
 use super::{
-    CertificateError, CertificateName, Certifier, Explanation, Outcome, Parties, Radius, SampledQuery,
-    Verdict, range_of, squared_distance,
+    CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
+    VisibleRows, range_of, squared_distance,
 };
-use crate::gallery::Question;
+use crate::gallery::Relevance;
 use crate::normal::{self, Probability};
 use crate::product::product;
 use crate::{NormBound, Samples, Sigma};
@@ -81,9 +81,9 @@ impl Certifier<'_> {
     pub(super) fn half_space_mean(
         &self,
         query: &SampledQuery,
-        question: &Question,
+        relevance: &Relevance,
     ) -> Result<Outcome, CertificateError> {
-        let parties = self.pose(query, question)?;
+        let visible = self.check_and_split(query, relevance)?;
         let samples = &query.certifying;
         let range = range_of(samples);
         let mean = samples.mean();
@@ -95,10 +95,10 @@ impl Certifier<'_> {
             .add("sigma", self.sigma.get(), "theory 0")
             .add("alpha", self.alpha.get(), "theory 2.5");
         let name = CertificateName::HalfSpaceMean;
-        let Some(before) = parties.wrong_before_right(self.gallery, &mean) else {
+        let Some(before) = visible.negatives_before_positives(self.gallery, &mean) else {
             return Ok(Outcome { name, verdict: Verdict::Misretrieved, samples: samples.count(), explain });
         };
-        let pairings = self.pair(&parties, &query.pilot, range);
+        let pairings = self.pair(&visible, &query.pilot, range);
         let (dangerous, others) = pairings.split_at(DANGEROUS.min(pairings.len()));
         let mut weakest: Option<(f64, &Pairing, f64, f64, &'static str)> = None;
         let mut note = |radius: f64, pairing, mean_lower, offset, bound| {
@@ -159,10 +159,10 @@ impl Certifier<'_> {
     }
 
     /// The best positive for each negative on the pilot, most dangerous negative first.
-    fn pair(&self, parties: &Parties, pilot: &Samples, range: f64) -> Vec<Pairing> {
+    fn pair(&self, visible: &VisibleRows, pilot: &Samples, range: f64) -> Vec<Pairing> {
         let mean = pilot.mean();
-        let positives = parties.nearest_positives(self.gallery, &mean, CANDIDATES);
-        let mut pairings: Vec<Pairing> = parties
+        let positives = visible.nearest_positives(self.gallery, &mean, CANDIDATES);
+        let mut pairings: Vec<Pairing> = visible
             .negatives
             .iter()
             .filter_map(|&negative| {
@@ -318,7 +318,7 @@ mod tests {
         .unwrap();
         let certifier = Certifier::new(&gallery, Sigma::new(0.5).unwrap(), crate::Alpha::new(0.03).unwrap());
         let query = SampledQuery { pilot: coins(80, 20), certifying: coins(850, 150) };
-        let outcome = certifier.half_space_mean(&query, &Question::new(Positives::Item(0), vec![])).unwrap();
+        let outcome = certifier.half_space_mean(&query, &Relevance::new(Positives::Item(0), vec![])).unwrap();
         let range = range_of(&query.pilot);
         let law = Law::new(scores(&query.pilot, range, &[1.0, 0.0]), range, 2);
         let bets = certifier.mean_bets(&law, 1_000, range);

@@ -3,7 +3,7 @@
 use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
 };
-use crate::gallery::{Metric, Question};
+use crate::gallery::{Metric, Relevance};
 use crate::{NormBound, SampleCount, Sigma};
 
 /// How far two smoothed embeddings can be apart when the pictures are `distance` apart.
@@ -146,10 +146,10 @@ impl Certifier<'_> {
         &self,
         statement: Statement,
         query: &SampledQuery,
-        question: &Question,
+        relevance: &Relevance,
     ) -> Result<Outcome, CertificateError> {
         let name = statement.name();
-        let parties = self.pose(query, question)?;
+        let visible = self.check_and_split(query, relevance)?;
         let samples = &query.certifying;
         let mut explain = Explanation::default();
         let (n, bound) = (samples.count(), samples.norm_bound());
@@ -158,9 +158,9 @@ impl Certifier<'_> {
             .add("dimension k", samples.dimension(), "Lemma 3.6")
             .add("sigma", self.sigma.get(), "Lemma 3.3")
             .add("norm bound F", bound.get(), "Lemma 3.3");
-        let sides = self.gallery.nearest_sides(&samples.mean(), |_| question)?.remove(0);
-        let (Some(positive), Some(negative)) = (sides.positive, sides.negative) else {
-            explain.add("positives", parties.positives.len(), "Definition 3.1");
+        let nearest = self.gallery.nearest_positive_and_negative(&samples.mean(), |_| relevance)?.remove(0);
+        let (Some(positive), Some(negative)) = (nearest.positive, nearest.negative) else {
+            explain.add("positives", visible.positives.len(), "Definition 3.1");
             return Ok(Outcome { name, verdict: Verdict::Misretrieved, samples: n, explain });
         };
         let margin = negative.squared_distance.sqrt() - positive.squared_distance.sqrt();
@@ -183,7 +183,7 @@ impl Certifier<'_> {
                     return Ok(Outcome { name, verdict, samples: n, explain });
                 };
                 // The nearest positive is found on the sample, so every positive and the nearest negative may fail.
-                let level = alpha / (parties.positives.len() as f64 + 2.0);
+                let level = alpha / (visible.positives.len() as f64 + 2.0);
                 let query_error = concentration(n, dimension, level, bound);
                 // Stored vectors are means rounded to f32.
                 let gallery_error = concentration(gallery_samples, dimension, level, bound)

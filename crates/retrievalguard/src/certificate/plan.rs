@@ -8,7 +8,7 @@ use super::law::Law;
 use super::projection::scores;
 use super::separation::{HalfSpace, Separation, Share, WEIGHT_UNIT, separate};
 use super::thresholds::{ScoreTable, StepBound};
-use super::{Form, Parties, squared_distance};
+use super::{Form, VisibleRows, squared_distance};
 use crate::gallery::Gallery;
 use crate::normal::{self, Probability};
 use crate::product::product;
@@ -120,31 +120,31 @@ pub(crate) fn smallest_promises(mut ranked: Vec<(f64, usize)>) -> Vec<(f64, usiz
 
 impl Planner<'_> {
     /// The positives that are tried against a dangerous negative.
-    fn candidates(&self, parties: &Parties, mean: &[f64]) -> Vec<usize> {
-        let nearest = parties.nearest_positives(self.gallery, mean, CANDIDATES);
+    fn candidates(&self, visible: &VisibleRows, mean: &[f64]) -> Vec<usize> {
+        let nearest = visible.nearest_positives(self.gallery, mean, CANDIDATES);
         nearest.into_iter().map(|(_, row)| row).collect()
     }
 
     /// What [`Planner::plan`] ranks the negatives by, and the row of each, for the most dangerous of them.
-    pub(crate) fn most_dangerous(&self, parties: &Parties) -> Vec<(f64, usize)> {
+    pub(crate) fn most_dangerous(&self, visible: &VisibleRows) -> Vec<(f64, usize)> {
         let mean = self.pilot.mean();
-        let ranked = self.rank(parties, &mean, &self.candidates(parties, &mean));
+        let ranked = self.rank(visible, &mean, &self.candidates(visible, &mean));
         smallest_promises(ranked.iter().map(|one| (one.promise, one.harmless.negative)).collect())
     }
 
     /// The negatives but for the dangerous rows, which are ascending, as [`Planner::plan`] sees harmless ones.
-    pub(crate) fn harmless(&self, parties: &Parties, dangerous: &[usize]) -> Vec<Harmless> {
+    pub(crate) fn harmless(&self, visible: &VisibleRows, dangerous: &[usize]) -> Vec<Harmless> {
         let mean = self.pilot.mean();
-        let ranked = self.rank(parties, &mean, &self.candidates(parties, &mean));
+        let ranked = self.rank(visible, &mean, &self.candidates(visible, &mean));
         let harmless = ranked.into_iter().map(|one| one.harmless);
         harmless.filter(|one| dangerous.binary_search(&one.negative).is_err()).collect()
     }
 
     /// Splits the negatives into dangerous ones, most dangerous first, and harmless ones.
-    pub(crate) fn plan(&self, parties: &Parties) -> (Vec<Opponent>, Vec<Harmless>) {
+    pub(crate) fn plan(&self, visible: &VisibleRows) -> (Vec<Opponent>, Vec<Harmless>) {
         let mean = self.pilot.mean();
-        let candidates = self.candidates(parties, &mean);
-        let mut ranked = self.rank(parties, &mean, &candidates);
+        let candidates = self.candidates(visible, &mean);
+        let mut ranked = self.rank(visible, &mean, &candidates);
         let dangerous = DANGEROUS.max(2 * self.top_k).min(ranked.len());
         let order = |left: &Ranked, right: &Ranked| {
             left.promise.total_cmp(&right.promise).then(left.harmless.negative.cmp(&right.harmless.negative))
@@ -165,7 +165,7 @@ impl Planner<'_> {
     }
 
     /// For every negative the best single positive, if scores were Gaussian: `ρ = σ (E S − s)/√Var S`.
-    fn rank(&self, parties: &Parties, mean: &[f64], candidates: &[usize]) -> Vec<Ranked> {
+    fn rank(&self, visible: &VisibleRows, mean: &[f64], candidates: &[usize]) -> Vec<Ranked> {
         let dimension = self.pilot.dimension();
         let centred = self.centred(mean);
         let drawn = centred.len() / dimension;
@@ -180,10 +180,10 @@ impl Planner<'_> {
         let positive_distances: Vec<f64> =
             candidates.iter().map(|&row| squared_distance(mean, self.gallery.vector(row))).collect();
 
-        let mut ranked = Vec::with_capacity(parties.negatives.len());
+        let mut ranked = Vec::with_capacity(visible.negatives.len());
         let mut rows = vec![0.0_f32; BLOCK * dimension];
         let mut projected = vec![0.0_f32; BLOCK * width];
-        for block in parties.negatives.chunks(BLOCK) {
+        for block in visible.negatives.chunks(BLOCK) {
             for (row, &negative) in rows.chunks_exact_mut(dimension).zip(block) {
                 row.copy_from_slice(self.gallery.vector(negative));
             }

@@ -10,7 +10,7 @@ use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
 };
 use crate::binomial;
-use crate::gallery::{Label, Positives, Question};
+use crate::gallery::{Label, Positives, Relevance};
 use crate::normal;
 use crate::{Samples, Sigma};
 
@@ -55,31 +55,31 @@ impl Certifier<'_> {
     ///
     /// ```
     /// use retrievalguard::certificate::{Ballot, Certifier};
-    /// use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+    /// use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
     /// use retrievalguard::{Alpha, Excess, NormBound, Samples, Sigma};
     ///
     /// let names = |word: &str| vec![format!("{word} 0"), format!("{word} 1")];
     /// let gallery = Gallery::new(vec![1.0, 0.0, -1.0, 0.0], 2, names("item"), &names("label"), Metric::Euclidean)?;
     /// let samples = Samples::new(vec![0.9, 0.0, 0.8, 0.1, -0.7, 0.0], 2, NormBound::UNIT, Excess::Refuse)?;
     /// let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
-    /// let ballot = certifier.ballot(&samples, &Question::new(Positives::Item(0), vec![]))?;
+    /// let ballot = certifier.ballot(&samples, &Relevance::new(Positives::Item(0), vec![]))?;
     /// assert_eq!(ballot, Ballot { right: 2, rival: 1, total: 3 });
     /// assert_eq!(certifier.elect(&samples, &[])?, gallery.label_named("label 0"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn ballot(&self, samples: &Samples, question: &Question) -> Result<Ballot, CertificateError> {
+    pub fn ballot(&self, samples: &Samples, relevance: &Relevance) -> Result<Ballot, CertificateError> {
         self.check_dimension(samples)?;
-        let sides = self.gallery.nearest_sides(samples.values(), |_| question)?;
+        let nearest = self.gallery.nearest_positive_and_negative(samples.values(), |_| relevance)?;
         let mut right = 0;
         let mut rivals: HashMap<Rival, u32> = HashMap::new();
-        for sides in &sides {
-            match (sides.positive, sides.negative) {
+        for nearest in &nearest {
+            match (nearest.positive, nearest.negative) {
                 (Some(positive), Some(negative)) if positive.squared_distance < negative.squared_distance => {
                     right += 1;
                 }
                 (Some(_), None) => right += 1,
                 (_, Some(negative)) => {
-                    let rival = match question.positives {
+                    let rival = match relevance.positives {
                         Positives::Label(_) | Positives::Absent => {
                             Rival::Label(self.gallery.label(negative.row))
                         }
@@ -110,11 +110,11 @@ impl Certifier<'_> {
     pub(super) fn vote(
         &self,
         query: &SampledQuery,
-        question: &Question,
+        relevance: &Relevance,
     ) -> Result<Outcome, CertificateError> {
-        self.pose(query, question)?;
-        let pilot = self.ballot(&query.pilot, question)?;
-        let ballot = self.ballot(&query.certifying, question)?;
+        self.check_and_split(query, relevance)?;
+        let pilot = self.ballot(&query.pilot, relevance)?;
+        let ballot = self.ballot(&query.certifying, relevance)?;
         let alpha = self.alpha.get();
         let expected = scale(&pilot, ballot.total);
         let by = |rule, ballot: &Ballot| vote_radius(rule, ballot, alpha, self.sigma);

@@ -1,6 +1,6 @@
-//! Which searches make sense: queries and questions held against the extent of a gallery.
+//! Which searches make sense: queries and their relevance, checked against the extent of a gallery.
 
-use super::question::{Positives, Question};
+use super::relevance::{Positives, Relevance};
 
 /// A search that cannot be answered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -24,8 +24,8 @@ pub enum SearchError {
         /// What was found there.
         value: f64,
     },
-    /// A question names a row that the gallery does not have.
-    #[error("question of query {query} names row {row}, wanted one below the gallery's length {length}")]
+    /// The relevance names a row that the gallery does not have.
+    #[error("relevance of query {query} names row {row}, wanted one below the gallery's length {length}")]
     RowOutOfRange {
         /// Which query.
         query: usize,
@@ -34,9 +34,9 @@ pub enum SearchError {
         /// Number of rows there are.
         length: usize,
     },
-    /// A question asks for a label of another gallery.
+    /// The relevance names a label of another gallery.
     #[error(
-        "question of query {query} asks for label {label}, wanted one below the gallery's label count {count}"
+        "relevance of query {query} names label {label}, wanted one below the gallery's label count {count}"
     )]
     UnknownLabel {
         /// Which query.
@@ -70,14 +70,14 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// Checks finite queries and a question for each.
-    pub(crate) fn check_questions<'question, T: Copy + Into<f64>>(
+    /// Checks finite queries and the relevance for each.
+    pub(crate) fn check_with_relevance<'relevance, T: Copy + Into<f64>>(
         &self,
         queries: &[T],
-        question: impl Fn(usize) -> &'question Question,
+        relevance: impl Fn(usize) -> &'relevance Relevance,
     ) -> Result<(), SearchError> {
         let count = self.check_queries(queries)?;
-        (0..count).try_for_each(|query| self.check_question(query, question(query)))
+        (0..count).try_for_each(|query| self.check_relevance(query, relevance(query)))
     }
 
     /// Checks finite queries for some neighbours and the rows that each must not see.
@@ -108,8 +108,8 @@ impl Extent {
         Ok(queries.len() / dimension)
     }
 
-    pub(crate) fn check_question(&self, query: usize, question: &Question) -> Result<(), SearchError> {
-        match question.positives {
+    pub(crate) fn check_relevance(&self, query: usize, relevance: &Relevance) -> Result<(), SearchError> {
+        match relevance.positives {
             Positives::Label(label) if label.index() >= self.label_count => {
                 let (label, count) = (label.index(), self.label_count);
                 return Err(SearchError::UnknownLabel { query, label, count });
@@ -117,7 +117,7 @@ impl Extent {
             Positives::Item(row) => self.check_row(query, row)?,
             Positives::Label(_) | Positives::Absent => {}
         }
-        self.check_excluded(query, &question.excluded)
+        self.check_excluded(query, &relevance.excluded)
     }
 
     fn check_excluded(&self, query: usize, excluded: &[usize]) -> Result<(), SearchError> {

@@ -7,7 +7,7 @@
 use std::collections::BinaryHeap;
 
 use super::extent::{Extent, SearchError};
-use super::question::{Positives, Question};
+use super::relevance::{Positives, Relevance};
 use super::scores::{Batch, Query, Rows, Scratch, Tile, batch_queries, cutoff};
 use super::{Gallery, Label};
 
@@ -22,7 +22,7 @@ pub struct Neighbour {
 
 /// The nearest right and the nearest wrong answer to one query.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Sides {
+pub struct NearestPair {
     /// Nearest positive, if any row is one.
     pub positive: Option<Neighbour>,
     /// Nearest negative, if any row is one.
@@ -32,17 +32,17 @@ pub struct Sides {
 impl Gallery {
     /// Nearest positive and nearest negative of every query, ties going to the smaller row.
     ///
-    /// The queries are laid end to end; `question` is asked with their position. One thread, and memory that does
+    /// The queries are laid end to end; `relevance` is asked with their position. One thread, and memory that does
     /// not grow with the number of queries except for the answers.
-    pub fn nearest_sides<'question, T: Copy + Into<f64>>(
+    pub fn nearest_positive_and_negative<'relevance, T: Copy + Into<f64>>(
         &self,
         queries: &[T],
-        question: impl Fn(usize) -> &'question Question,
-    ) -> Result<Vec<Sides>, SearchError> {
-        self.extent().check_questions(queries, &question)?;
+        relevance: impl Fn(usize) -> &'relevance Relevance,
+    ) -> Result<Vec<NearestPair>, SearchError> {
+        self.extent().check_with_relevance(queries, &relevance)?;
         let mut answers = Vec::with_capacity(queries.len() / self.dimension());
         for group in queries.chunks(batch_queries(self.dimension()) * self.dimension()) {
-            let mut search = SidesBatch::new(group, self.dimension(), answers.len(), &question);
+            let mut search = NearestPairBatch::new(group, self.dimension(), answers.len(), &relevance);
             search.visit(&self.rows(), &mut Scratch::default());
             answers.extend(search.answers());
         }
@@ -79,13 +79,13 @@ impl Gallery {
         Ok(answers)
     }
 
-    /// What questions are held against.
+    /// What queries are checked against.
     pub(crate) fn extent(&self) -> Extent {
         Extent { length: self.len(), dimension: self.dimension(), label_count: self.label_count() }
     }
 
-    pub(crate) fn check_question(&self, query: usize, question: &Question) -> Result<(), SearchError> {
-        self.extent().check_question(query, question)
+    pub(crate) fn check_relevance(&self, query: usize, relevance: &Relevance) -> Result<(), SearchError> {
+        self.extent().check_relevance(query, relevance)
     }
 }
 
@@ -100,32 +100,32 @@ pub(crate) trait Search: Sized + Send {
     fn merge(&mut self, other: Self);
 }
 
-/// The state of [`Gallery::nearest_sides`] for a batch of queries.
-pub(crate) struct SidesBatch<'question> {
+/// The state of [`Gallery::nearest_positive_and_negative`] for a batch of queries.
+pub(crate) struct NearestPairBatch<'relevance> {
     batch: Batch,
-    searches: Vec<SidesSearch<'question>>,
+    searches: Vec<NearestPairSearch<'relevance>>,
 }
 
-impl<'question> SidesBatch<'question> {
-    /// Takes checked queries and questions; `first` is the position of the first query.
+impl<'relevance> NearestPairBatch<'relevance> {
+    /// Takes checked queries and their relevance; `first` is the position of the first query.
     pub(crate) fn new<T: Copy + Into<f64>>(
         queries: &[T],
         dimension: usize,
         first: usize,
-        question: impl Fn(usize) -> &'question Question,
+        relevance: impl Fn(usize) -> &'relevance Relevance,
     ) -> Self {
         let batch = Batch::new(queries, dimension);
         let searches =
-            (0..batch.len()).map(|position| SidesSearch::new(question(first + position))).collect();
+            (0..batch.len()).map(|position| NearestPairSearch::new(relevance(first + position))).collect();
         Self { batch, searches }
     }
 
-    pub(crate) fn answers(&self) -> impl Iterator<Item = Sides> {
-        self.searches.iter().map(SidesSearch::sides)
+    pub(crate) fn answers(&self) -> impl Iterator<Item = NearestPair> {
+        self.searches.iter().map(NearestPairSearch::pair)
     }
 }
 
-impl Search for SidesBatch<'_> {
+impl Search for NearestPairBatch<'_> {
     fn visit(&mut self, rows: &Rows<'_>, scratch: &mut Scratch) {
         let Self { batch, searches } = self;
         batch.visit_tiles(rows, scratch, |position, tile| {
@@ -186,7 +186,7 @@ impl Search for NearestBatch<'_> {
     }
 }
 
-/// Nearest row of one side so far, with an upper bound on the key of the nearest row.
+/// Nearest positive or negative so far, with an upper bound on the key of the nearest row.
 struct Nearest {
     neighbour: Option<Neighbour>,
     key_upper: f64,
@@ -195,7 +195,7 @@ struct Nearest {
 impl Nearest {
     const NONE: Self = Self { neighbour: None, key_upper: f64::INFINITY };
 
-    /// Measures the candidates of a tile on one side, given the smallest score of that side.
+    /// Measures the candidates of a tile that belong, given the smallest of their scores.
     fn improve(
         &mut self,
         query: &Query<'_>,
@@ -234,22 +234,22 @@ impl Nearest {
     }
 }
 
-/// The state of one query in [`Gallery::nearest_sides`].
-struct SidesSearch<'question> {
-    question: &'question Question,
+/// The state of one query in [`Gallery::nearest_positive_and_negative`].
+struct NearestPairSearch<'relevance> {
+    relevance: &'relevance Relevance,
     positive: Nearest,
     negative: Nearest,
 }
 
-impl<'question> SidesSearch<'question> {
-    fn new(question: &'question Question) -> Self {
-        Self { question, positive: Nearest::NONE, negative: Nearest::NONE }
+impl<'relevance> NearestPairSearch<'relevance> {
+    fn new(relevance: &'relevance Relevance) -> Self {
+        Self { relevance, positive: Nearest::NONE, negative: Nearest::NONE }
     }
 
     fn visit(&mut self, query: &Query<'_>, mut tile: Tile<'_>) {
-        let excluded = &self.question.excluded;
+        let excluded = &self.relevance.excluded;
         tile.hide_all(excluded);
-        let label = match self.question.positives {
+        let label = match self.relevance.positives {
             Positives::Label(label) => Some(label),
             Positives::Item(row) => {
                 if tile.contains(row) && excluded.binary_search(&row).is_err() {
@@ -265,8 +265,8 @@ impl<'question> SidesSearch<'question> {
         self.negative.improve(query, &tile, smallest_negative, |found| Some(found) != label);
     }
 
-    fn sides(&self) -> Sides {
-        Sides { positive: self.positive.neighbour, negative: self.negative.neighbour }
+    fn pair(&self) -> NearestPair {
+        NearestPair { positive: self.positive.neighbour, negative: self.negative.neighbour }
     }
 }
 

@@ -1,5 +1,6 @@
 use super::{
-    Gallery, GalleryError, Label, Metric, Neighbour, NewItem, Positives, Question, SearchError, Side, Sides,
+    Gallery, GalleryError, Label, Metric, NearestPair, Neighbour, NewItem, Positives, Relevance,
+    RowRelevance, SearchError,
 };
 
 /// Reproducible numbers (splitmix64), so that a failing case can be run again.
@@ -46,20 +47,20 @@ fn naive_squared_distance<T: Copy + Into<f64>>(query: &[T], vector: &[f32]) -> f
     sum
 }
 
-fn naive_sides<T: Copy + Into<f64>>(gallery: &Gallery, query: &[T], question: &Question) -> Sides {
-    let mut sides = Sides::default();
+fn naive_pair<T: Copy + Into<f64>>(gallery: &Gallery, query: &[T], relevance: &Relevance) -> NearestPair {
+    let mut pair = NearestPair::default();
     for row in 0..gallery.len() {
-        let nearest = match question.side(gallery, row) {
-            Side::Positive => &mut sides.positive,
-            Side::Negative => &mut sides.negative,
-            Side::Excluded => continue,
+        let nearest = match relevance.of_row(gallery, row) {
+            RowRelevance::Positive => &mut pair.positive,
+            RowRelevance::Negative => &mut pair.negative,
+            RowRelevance::Excluded => continue,
         };
         let squared_distance = naive_squared_distance(query, gallery.vector(row));
         if nearest.is_none_or(|nearest| squared_distance < nearest.squared_distance) {
             *nearest = Some(Neighbour { row, squared_distance });
         }
     }
-    sides
+    pair
 }
 
 fn naive_nearest<T: Copy + Into<f64>>(
@@ -77,7 +78,7 @@ fn naive_nearest<T: Copy + Into<f64>>(
     all
 }
 
-fn random_question(gallery: &Gallery, numbers: &mut Numbers) -> Question {
+fn random_relevance(gallery: &Gallery, numbers: &mut Numbers) -> Relevance {
     let row = numbers.below(gallery.len());
     let positives = match numbers.below(4) {
         0 => Positives::Item(row),
@@ -85,24 +86,24 @@ fn random_question(gallery: &Gallery, numbers: &mut Numbers) -> Question {
         _ => Positives::Label(gallery.label(row)),
     };
     let excluded = (0..numbers.below(6)).map(|_| numbers.below(gallery.len())).collect();
-    Question::new(positives, excluded)
+    Relevance::new(positives, excluded)
 }
 
 /// Compares both searches with the double loop, bit for bit.
 fn assert_exact<T: Copy + Into<f64>>(case: &str, gallery: &Gallery, queries: &[T], numbers: &mut Numbers) {
     let dimension = gallery.dimension();
-    let questions: Vec<Question> =
-        (0..queries.len() / dimension).map(|_| random_question(gallery, numbers)).collect();
+    let relevances: Vec<Relevance> =
+        (0..queries.len() / dimension).map(|_| random_relevance(gallery, numbers)).collect();
     let count = 1 + numbers.below(20);
-    let sides = gallery.nearest_sides(queries, |query| &questions[query]).unwrap();
-    let nearest = gallery.nearest(queries, count, |query| &questions[query].excluded).unwrap();
-    assert_eq!(sides.len(), questions.len(), "{case}");
-    assert_eq!(nearest.len(), questions.len(), "{case}");
+    let pairs = gallery.nearest_positive_and_negative(queries, |query| &relevances[query]).unwrap();
+    let nearest = gallery.nearest(queries, count, |query| &relevances[query].excluded).unwrap();
+    assert_eq!(pairs.len(), relevances.len(), "{case}");
+    assert_eq!(nearest.len(), relevances.len(), "{case}");
     for (position, query) in queries.chunks_exact(dimension).enumerate() {
-        let question = &questions[position];
-        let expected = naive_sides(gallery, query, question);
-        assert_eq!(sides[position], expected, "{case}: sides of query {position}, {question:?}");
-        let expected = naive_nearest(gallery, query, count, &question.excluded);
+        let relevance = &relevances[position];
+        let expected = naive_pair(gallery, query, relevance);
+        assert_eq!(pairs[position], expected, "{case}: pair of query {position}, {relevance:?}");
+        let expected = naive_nearest(gallery, query, count, &relevance.excluded);
         assert_eq!(nearest[position], expected, "{case}: {count} nearest of query {position}");
     }
 }
@@ -223,11 +224,11 @@ fn an_answer_does_not_depend_on_the_queries_searched_with_it() {
     let vectors = (0..rows * dimension).map(|_| numbers.value() as f32).collect();
     let gallery = euclidean(vectors, dimension, &labels(rows, 12, &mut numbers));
     let queries: Vec<f64> = (0..600 * dimension).map(|_| numbers.value()).collect();
-    let questions: Vec<Question> = (0..600).map(|_| random_question(&gallery, &mut numbers)).collect();
-    let together = gallery.nearest_sides(&queries, |query| &questions[query]).unwrap();
+    let relevances: Vec<Relevance> = (0..600).map(|_| random_relevance(&gallery, &mut numbers)).collect();
+    let together = gallery.nearest_positive_and_negative(&queries, |query| &relevances[query]).unwrap();
     for position in [0, 1, 255, 256, 511, 512, 599] {
         let query = &queries[position * dimension..(position + 1) * dimension];
-        let alone = gallery.nearest_sides(query, |_| &questions[position]).unwrap();
+        let alone = gallery.nearest_positive_and_negative(query, |_| &relevances[position]).unwrap();
         assert_eq!(alone, [together[position]], "query {position}");
     }
 }
@@ -236,10 +237,10 @@ fn an_answer_does_not_depend_on_the_queries_searched_with_it() {
 fn equal_distances_go_to_the_smaller_row_even_across_labels() {
     let stored = ["a", "b", "a", "b"].map(String::from);
     let gallery = euclidean(vec![1.0, -1.0, -1.0, 1.0], 1, &stored);
-    let question = Question::new(Positives::Label(gallery.label(0)), vec![]);
-    let sides = gallery.nearest_sides(&[0.0_f32], |_| &question).unwrap()[0];
-    assert_eq!(sides.positive, Some(Neighbour { row: 0, squared_distance: 1.0 }));
-    assert_eq!(sides.negative, Some(Neighbour { row: 1, squared_distance: 1.0 }));
+    let relevance = Relevance::new(Positives::Label(gallery.label(0)), vec![]);
+    let pair = gallery.nearest_positive_and_negative(&[0.0_f32], |_| &relevance).unwrap()[0];
+    assert_eq!(pair.positive, Some(Neighbour { row: 0, squared_distance: 1.0 }));
+    assert_eq!(pair.negative, Some(Neighbour { row: 1, squared_distance: 1.0 }));
     let nearest = gallery.nearest(&[0.0_f32], 3, |_| &[]).unwrap();
     assert_eq!(nearest[0].iter().map(|found| found.row).collect::<Vec<_>>(), [0, 1, 2]);
 }
@@ -248,11 +249,11 @@ fn equal_distances_go_to_the_smaller_row_even_across_labels() {
 fn a_gallery_of_duplicates_answers_with_its_first_visible_row() {
     let rows = 5000;
     let gallery = euclidean([0.3, 0.4].repeat(rows), 2, &vec!["only".to_owned(); rows]);
-    let question = Question::new(Positives::Label(gallery.label(0)), vec![0, 1, 3]);
-    let sides = gallery.nearest_sides(&[0.3_f32, 0.4], |_| &question).unwrap()[0];
-    assert_eq!(sides.positive, Some(Neighbour { row: 2, squared_distance: 0.0 }));
-    assert_eq!(sides.negative, None);
-    let nearest = gallery.nearest(&[0.3_f32, 0.4], 3, |_| &question.excluded).unwrap();
+    let relevance = Relevance::new(Positives::Label(gallery.label(0)), vec![0, 1, 3]);
+    let pair = gallery.nearest_positive_and_negative(&[0.3_f32, 0.4], |_| &relevance).unwrap()[0];
+    assert_eq!(pair.positive, Some(Neighbour { row: 2, squared_distance: 0.0 }));
+    assert_eq!(pair.negative, None);
+    let nearest = gallery.nearest(&[0.3_f32, 0.4], 3, |_| &relevance.excluded).unwrap();
     assert_eq!(nearest[0].iter().map(|found| found.row).collect::<Vec<_>>(), [2, 4, 5]);
 }
 
@@ -261,7 +262,7 @@ fn a_side_without_rows_is_none() {
     let stored = ["a", "a", "b"].map(String::from);
     let gallery = euclidean(vec![1.0, 2.0, 3.0], 1, &stored);
     let (first, second) = (gallery.label(0), gallery.label(2));
-    let row = |sides: Option<Neighbour>| sides.map(|found| found.row);
+    let row = |found: Option<Neighbour>| found.map(|found| found.row);
     for (positives, excluded, positive, negative) in [
         (Positives::Absent, vec![], None, Some(0)),
         (Positives::Absent, vec![0, 1, 2], None, None),
@@ -270,9 +271,9 @@ fn a_side_without_rows_is_none() {
         (Positives::Item(1), vec![], Some(1), Some(0)),
         (Positives::Item(1), vec![1], None, Some(0)),
     ] {
-        let question = Question::new(positives, excluded);
-        let sides = gallery.nearest_sides(&[0.0_f64], |_| &question).unwrap()[0];
-        assert_eq!((row(sides.positive), row(sides.negative)), (positive, negative), "{question:?}");
+        let relevance = Relevance::new(positives, excluded);
+        let pair = gallery.nearest_positive_and_negative(&[0.0_f64], |_| &relevance).unwrap()[0];
+        assert_eq!((row(pair.positive), row(pair.negative)), (positive, negative), "{relevance:?}");
     }
 }
 
@@ -288,8 +289,8 @@ fn asking_for_more_rows_than_there_are_gives_all_of_them() {
 #[test]
 fn no_queries_have_no_answers() {
     let gallery = euclidean(vec![1.0], 1, &["a".to_owned()]);
-    let question = Question::new(Positives::Absent, vec![]);
-    assert_eq!(gallery.nearest_sides::<f32>(&[], |_| &question), Ok(vec![]));
+    let relevance = Relevance::new(Positives::Absent, vec![]);
+    assert_eq!(gallery.nearest_positive_and_negative::<f32>(&[], |_| &relevance), Ok(vec![]));
     assert_eq!(gallery.nearest::<f32>(&[], 1, |_| &[]), Ok(vec![]));
 }
 
@@ -314,14 +315,14 @@ fn names_and_rows_are_found_again() {
 }
 
 #[test]
-fn a_question_puts_every_row_on_one_side() {
+fn every_row_is_positive_negative_or_excluded() {
     let gallery = euclidean(vec![1.0; 3], 1, &["a", "b", "a"].map(String::from));
-    let question = Question::new(Positives::Label(gallery.label(0)), vec![2, 2]);
-    assert_eq!(question.excluded, [2]);
-    let sides = [0, 1, 2].map(|row| question.side(&gallery, row));
-    assert_eq!(sides, [Side::Positive, Side::Negative, Side::Excluded]);
-    assert!(question.is_positive(&gallery, 0));
-    assert!(!question.is_positive(&gallery, 2));
+    let relevance = Relevance::new(Positives::Label(gallery.label(0)), vec![2, 2]);
+    assert_eq!(relevance.excluded, [2]);
+    let rows = [0, 1, 2].map(|row| relevance.of_row(&gallery, row));
+    assert_eq!(rows, [RowRelevance::Positive, RowRelevance::Negative, RowRelevance::Excluded]);
+    assert!(relevance.is_positive(&gallery, 0));
+    assert!(!relevance.is_positive(&gallery, 2));
 }
 
 #[test]
@@ -396,8 +397,8 @@ fn a_gallery_that_makes_no_sense_is_refused() {
 fn a_search_that_makes_no_sense_is_refused() {
     let gallery = euclidean(vec![1.0; 6], 2, &["a", "b", "c"].map(String::from));
     let ask = |queries: &[f64], positives: Positives, excluded: &[usize]| {
-        let question = Question { positives, excluded: excluded.to_vec() };
-        gallery.nearest_sides(queries, |_| &question).unwrap_err()
+        let relevance = Relevance { positives, excluded: excluded.to_vec() };
+        gallery.nearest_positive_and_negative(queries, |_| &relevance).unwrap_err()
     };
     let absent = Positives::Absent;
     for (found, wanted) in [

@@ -23,7 +23,7 @@
 //!
 //! ```
 //! use std::num::NonZeroUsize;
-//! use retrievalguard::gallery::{Metric, Positives, Question};
+//! use retrievalguard::gallery::{Metric, Positives, Relevance};
 //! use retrievalguard::storage::manifest::Provenance;
 //! use retrievalguard::storage::shards::{ShardItem, ShardOptions, ShardWriter, ShardedGallery};
 //! use retrievalguard::NormBound;
@@ -41,8 +41,8 @@
 //! let gallery = ShardedGallery::open(&path)?;
 //! assert_eq!((gallery.len(), gallery.shard_count()), (3, 2));
 //! let cat = gallery.label_named("cat").ok_or("no cat")?;
-//! let question = Question::new(Positives::Label(cat), gallery.rows_of("cat-1")?);
-//! let answers = gallery.nearest_sides(&[0.0_f32, 0.0], |_| &question)?;
+//! let relevance = Relevance::new(Positives::Label(cat), gallery.rows_of("cat-1")?);
+//! let answers = gallery.nearest_positive_and_negative(&[0.0_f32, 0.0], |_| &relevance)?;
 //! assert_eq!(answers[0].positive.map(|found| found.row), Some(1));
 //! assert_eq!(answers[0].negative.map(|found| found.row), Some(2));
 //! assert_eq!(gallery.identity(2)?, "dog");

@@ -1,7 +1,7 @@
 //! Encoders with closed forms, and small galleries to ask them about.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use retrievalguard::gallery::{Gallery, Metric, Positives, Question};
+use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 use retrievalguard::{Embedder, EmbedderFailure, NormBound, normal};
 
 /// `h(x) = p₊` if `⟨w, x⟩ > 0`, else `p₋`, for a unit vector `w` over four pixels.
@@ -106,8 +106,8 @@ pub(crate) fn gallery_of(items: &[(&str, [f32; 2])]) -> Gallery {
 }
 
 /// All items with a label are right answers.
-pub(crate) fn by_label(gallery: &Gallery, label: &str) -> Question {
-    Question::new(Positives::Label(gallery.label_named(label).unwrap()), vec![])
+pub(crate) fn by_label(gallery: &Gallery, label: &str) -> Relevance {
+    Relevance::new(Positives::Label(gallery.label_named(label).unwrap()), vec![])
 }
 
 /// A small generator for test data; certificates never see it.

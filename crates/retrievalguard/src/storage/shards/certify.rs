@@ -12,7 +12,7 @@ use crate::certificate::{
     CertificateError, CertificateName, Certifier, Explanation, Form, HalfSpaceOptions, Outcome, SampledQuery,
     StepValue, Verdict, check_alike, smallest_promises, weaker,
 };
-use crate::gallery::{Gallery, Positives, Question};
+use crate::gallery::{Gallery, Positives, Relevance};
 use crate::{Alpha, Sigma};
 
 /// Rows of a piece: each thread holds the vectors of one, twice.
@@ -27,9 +27,9 @@ pub struct ShardedCertifier<'a> {
     piece_rows: usize,
 }
 
-/// A question to the whole gallery, with what every piece needs of it.
+/// A query to the whole gallery, with what every piece needs of it.
 struct Case<'a> {
-    question: &'a Question,
+    relevance: &'a Relevance,
     /// Rows of the right answers, ascending.
     positives: Vec<usize>,
     /// Their vectors.
@@ -41,7 +41,7 @@ struct Piece {
     gallery: Gallery,
     /// Row of the whole gallery for each row of the piece, ascending.
     rows: Vec<usize>,
-    question: Question,
+    relevance: Relevance,
 }
 
 impl<'a> ShardedCertifier<'a> {
@@ -53,11 +53,11 @@ impl<'a> ShardedCertifier<'a> {
     /// The certificate of [`Certifier::half_space`] for the same items, for Recall@1.
     ///
     /// It reads the vectors three times and multiplies every negative with every certifying sample, as it is done in
-    /// memory: time grows with samples times rows. The positives of the question are in memory once for each thread.
+    /// memory: time grows with samples times rows. The positives are in memory once for each thread.
     pub fn half_space(
         &self,
         query: &SampledQuery,
-        question: &Question,
+        relevance: &Relevance,
         form: Form,
     ) -> Result<Outcome, ShardsError> {
         let (found, wanted) = (query.pilot.dimension(), self.gallery.dimension());
@@ -65,10 +65,10 @@ impl<'a> ShardedCertifier<'a> {
             return Err(CertificateError::DimensionMismatch { found, wanted }.into());
         }
         check_alike(&query.pilot, &query.certifying)?;
-        let nearest = self.gallery.nearest_sides(&query.certifying.mean(), |_| question)?[0];
+        let nearest = self.gallery.nearest_positive_and_negative(&query.certifying.mean(), |_| relevance)?[0];
         let Some(negative) = nearest.negative else { return Err(CertificateError::NoNegatives.into()) };
-        let case = self.case(question)?;
-        let negatives = self.gallery.len() - case.positives.len() - question.excluded.len();
+        let case = self.case(relevance)?;
+        let negatives = self.gallery.len() - case.positives.len() - relevance.excluded.len();
         let mut explain = Explanation::default();
         explain
             .add("samples n", query.certifying.count(), "theory 2.3")
@@ -86,7 +86,7 @@ impl<'a> ShardedCertifier<'a> {
         }
 
         let ranked = self.reduce(&case, |piece, certifier| {
-            let ranked = certifier.most_dangerous(query, &piece.question)?;
+            let ranked = certifier.most_dangerous(query, &piece.relevance)?;
             Ok(ranked.into_iter().map(|(promise, row)| (promise, piece.rows[row])).collect::<Vec<_>>())
         })?;
         let ranked = smallest_promises(ranked.into_iter().flatten().collect());
@@ -96,7 +96,7 @@ impl<'a> ShardedCertifier<'a> {
         let core = self.core(&case, &dangerous)?;
         let certifier = Certifier::new(&core.gallery, self.sigma, self.alpha);
         let options = HalfSpaceOptions { top_k: 1, form };
-        let tested = certifier.half_space(query, &core.question, &options)?.into_outcome();
+        let tested = certifier.half_space(query, &core.relevance, &options)?.into_outcome();
         let mut explain = in_rows_of_the_whole(tested.explain, &core.rows);
         explain.set("negatives", negatives);
         // Without a radius there is nothing that the others could take away.
@@ -105,7 +105,7 @@ impl<'a> ShardedCertifier<'a> {
         let others = self.reduce(&case, |piece, certifier| {
             let within: Vec<usize> =
                 dangerous.iter().filter_map(|row| piece.rows.binary_search(row).ok()).collect();
-            let weakest = certifier.weakest_harmless(query, &piece.question, &within, radius)?;
+            let weakest = certifier.weakest_harmless(query, &piece.relevance, &within, radius)?;
             Ok(weakest.map(|(radius, row)| (radius, piece.rows[row])))
         })?;
         match others.into_iter().flatten().reduce(weaker) {
@@ -125,9 +125,9 @@ impl<'a> ShardedCertifier<'a> {
         }
     }
 
-    fn case<'question>(&self, question: &'question Question) -> Result<Case<'question>, ShardsError> {
-        let visible = |row: &usize| question.excluded.binary_search(row).is_err();
-        let positives: Vec<usize> = match question.positives {
+    fn case<'relevance>(&self, relevance: &'relevance Relevance) -> Result<Case<'relevance>, ShardsError> {
+        let visible = |row: &usize| relevance.excluded.binary_search(row).is_err();
+        let positives: Vec<usize> = match relevance.positives {
             Positives::Label(label) => {
                 let rows = self.gallery.labels().iter().zip(0..);
                 rows.filter(|&(&found, _)| found == label).map(|(_, row)| row).filter(visible).collect()
@@ -136,7 +136,7 @@ impl<'a> ShardedCertifier<'a> {
             Positives::Absent => Vec::new(),
         };
         let vectors = self.gallery.load_rows(&positives)?;
-        Ok(Case { question, positives, vectors })
+        Ok(Case { relevance, positives, vectors })
     }
 
     /// Does some work for every piece that has a negative, on several threads; the results are in the order of rows.
@@ -176,7 +176,7 @@ impl<'a> ShardedCertifier<'a> {
     fn piece(&self, case: &Case<'_>, place: usize) -> Result<Option<Piece>, ShardsError> {
         let start = place * self.piece_rows;
         let end = self.gallery.len().min(start + self.piece_rows);
-        let excluded = &case.question.excluded;
+        let excluded = &case.relevance.excluded;
         let own: Vec<usize> = (start..end).filter(|row| excluded.binary_search(row).is_err()).collect();
         let before = case.positives.partition_point(|&row| row < start);
         let behind = case.positives.partition_point(|&row| row < end);
@@ -219,14 +219,14 @@ impl<'a> ShardedCertifier<'a> {
             rows.iter().map(|&row| self.gallery.label_name(self.gallery.label(row))).collect();
         let gallery =
             Gallery::new(vectors, self.gallery.dimension(), identities, &labels, self.gallery.metric())?;
-        let positives = match case.question.positives {
+        let positives = match case.relevance.positives {
             Positives::Label(label) => gallery
                 .label_named(self.gallery.label_name(label))
                 .map_or(Positives::Absent, Positives::Label),
             Positives::Item(row) => rows.binary_search(&row).map_or(Positives::Absent, Positives::Item),
             Positives::Absent => Positives::Absent,
         };
-        Ok(Piece { gallery, rows, question: Question::new(positives, Vec::new()) })
+        Ok(Piece { gallery, rows, relevance: Relevance::new(positives, Vec::new()) })
     }
 }
 
@@ -310,18 +310,18 @@ mod tests {
         case: &str,
         whole: &Gallery,
         query: &SampledQuery,
-        question: &Question,
+        relevance: &Relevance,
         form: Form,
     ) -> Outcome {
         let (sigma, alpha) = (Sigma::new(0.25).unwrap(), Alpha::new(0.01).unwrap());
         let options = HalfSpaceOptions { top_k: 1, form };
-        let wanted = Certifier::new(whole, sigma, alpha).half_space(query, question, &options).unwrap();
+        let wanted = Certifier::new(whole, sigma, alpha).half_space(query, relevance, &options).unwrap();
         let wanted = wanted.into_outcome();
         for (rows, piece_rows) in [(97, 40), (whole.len(), 1000), (250, 301)] {
             let folder = tempfile::tempdir().unwrap();
             let gallery = sharded(folder.path(), whole, rows);
             let certifier = ShardedCertifier { piece_rows, ..ShardedCertifier::new(&gallery, sigma, alpha) };
-            let found = certifier.half_space(query, question, form).unwrap();
+            let found = certifier.half_space(query, relevance, form).unwrap();
             assert_eq!(found.verdict, wanted.verdict, "{case}, shards of {rows}, pieces of {piece_rows}");
             for quantity in [
                 "positives",
@@ -363,8 +363,8 @@ mod tests {
             // Leave-one-out, but for a query that asks for its own item.
             let excluded = if place % 5 == 0 { vec![3, 650] } else { vec![row] };
             let form = [Form::ByPilot, Form::Thresholds, Form::Betting][place % 3];
-            let question = Question::new(positives, excluded);
-            let outcome = assert_equal(&format!("query {place}"), &whole, &query, &question, form);
+            let relevance = Relevance::new(positives, excluded);
+            let outcome = assert_equal(&format!("query {place}"), &whole, &query, &relevance, form);
             certified += usize::from(outcome.verdict.radius().is_some());
         }
         assert!((3..10).contains(&certified), "{certified} certified: the cases are too much alike");
@@ -383,25 +383,25 @@ mod tests {
             pilot: around(whole.vector(0), 300, 0.2, "pilot", 3),
             certifying: around(whole.vector(0), 2_000, 0.2, "certifying", 3),
         };
-        let question = Question::new(Positives::Item(0), vec![]);
-        let outcome = assert_equal("copies", &whole, &query, &question, Form::ByPilot);
+        let relevance = Relevance::new(Positives::Item(0), vec![]);
+        let outcome = assert_equal("copies", &whole, &query, &relevance, Form::ByPilot);
         assert!(outcome.verdict.radius().is_some());
         // Rows 1 to 48 are the dangerous ones.
         assert!(outcome.explain.number("deciding negative row") > Some(48.0), "{}", outcome.explain);
     }
 
     #[test]
-    fn questions_without_an_answer_are_refused_as_in_memory() {
+    fn queries_without_an_answer_are_refused_as_in_memory() {
         let whole = clusters(60, 3, 4, 2);
         let folder = tempfile::tempdir().unwrap();
         let gallery = sharded(folder.path(), &whole, 17);
         let certifier = ShardedCertifier::new(&gallery, Sigma::new(0.25).unwrap(), Alpha::new(0.01).unwrap());
         let near = |dimension: usize| around(&vec![1.0; dimension], 50, 0.1, "near", 1);
         let query = SampledQuery { pilot: near(3), certifying: near(3) };
-        let absent = Question::new(Positives::Absent, vec![]);
+        let absent = Relevance::new(Positives::Absent, vec![]);
         let outcome = certifier.half_space(&query, &absent, Form::ByPilot).unwrap();
         assert_eq!(outcome.verdict, Verdict::Misretrieved);
-        let only = Question::new(Positives::Item(0), (1..60).collect());
+        let only = Relevance::new(Positives::Item(0), (1..60).collect());
         let error = certifier.half_space(&query, &only, Form::ByPilot).unwrap_err();
         assert!(matches!(error, ShardsError::Certificate(CertificateError::NoNegatives)), "{error}");
         let query = SampledQuery { pilot: near(2), certifying: near(2) };
@@ -426,7 +426,7 @@ mod tests {
             piece_rows: 2,
             ..ShardedCertifier::new(&gallery, Sigma::new(0.25).unwrap(), alpha)
         };
-        let question = Question::new(Positives::Item(1), vec![]);
+        let relevance = Relevance::new(Positives::Item(1), vec![]);
         let signs = |count: usize, name: &str, seed: u64| {
             let mut values = vec![0.0; count];
             stream(name, seed).fill(0, 0, &mut values);
@@ -439,7 +439,7 @@ mod tests {
                 pilot: signs(100, "pilot", seed),
                 certifying: signs(1_000, "certifying", seed),
             };
-            let verdict = certifier.half_space(&query, &question, Form::ByPilot).unwrap().verdict;
+            let verdict = certifier.half_space(&query, &relevance, Form::ByPilot).unwrap().verdict;
             let radius = verdict.radius().map_or(0.0, Radius::get);
             sum += radius;
             exceeded += u32::from(radius > 0.5);

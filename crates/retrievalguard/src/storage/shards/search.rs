@@ -8,29 +8,31 @@ use std::thread;
 use super::files::read_at;
 use super::{Shard, ShardedGallery, ShardsError};
 use crate::gallery::{
-    Extent, Metric, NORM_LIMIT, NearestBatch, Neighbour, Question, Rows, Scratch, Search, Sides, SidesBatch,
-    batch_queries,
+    Extent, Metric, NORM_LIMIT, NearestBatch, NearestPair, NearestPairBatch, Neighbour, Relevance, Rows,
+    Scratch, Search, batch_queries,
 };
 
 /// Numbers of a block: half a mebibyte, so that it is still cached when it has been decoded and multiplied.
 const BLOCK_NUMBERS: usize = 1 << 17;
 
 impl ShardedGallery {
-    /// Nearest positive and nearest negative of every query, as [`Gallery::nearest_sides`] gives them for the same items.
+    /// Nearest positive and nearest negative of every query, as
+    /// [`Gallery::nearest_positive_and_negative`] gives them for the same items.
     ///
-    /// The queries are laid end to end; `question` is asked with their position. Every block of vectors is read once for
+    /// The queries are laid end to end; `relevance` is asked with their position. Every block of vectors is read once for
     /// all of them.
     ///
-    /// [`Gallery::nearest_sides`]: crate::gallery::Gallery::nearest_sides
-    pub fn nearest_sides<'question, T: Copy + Into<f64>>(
+    /// [`Gallery::nearest_positive_and_negative`]: crate::gallery::Gallery::nearest_positive_and_negative
+    pub fn nearest_positive_and_negative<'relevance, T: Copy + Into<f64>>(
         &self,
         queries: &[T],
-        question: impl Fn(usize) -> &'question Question,
-    ) -> Result<Vec<Sides>, ShardsError> {
-        self.extent().check_questions(queries, &question)?;
-        let found =
-            self.search(queries, |group, first| SidesBatch::new(group, self.dimension(), first, &question))?;
-        Ok(found.iter().flat_map(SidesBatch::answers).collect())
+        relevance: impl Fn(usize) -> &'relevance Relevance,
+    ) -> Result<Vec<NearestPair>, ShardsError> {
+        self.extent().check_with_relevance(queries, &relevance)?;
+        let found = self.search(queries, |group, first| {
+            NearestPairBatch::new(group, self.dimension(), first, &relevance)
+        })?;
+        Ok(found.iter().flat_map(NearestPairBatch::answers).collect())
     }
 
     /// The `count` nearest rows of every query, as [`Gallery::nearest`] gives them for the same items.
@@ -49,7 +51,7 @@ impl ShardedGallery {
         Ok(found.into_iter().flat_map(NearestBatch::answers).collect())
     }
 
-    /// What questions are held against.
+    /// What queries are checked against.
     pub(crate) fn extent(&self) -> Extent {
         Extent { length: self.len(), dimension: self.dimension(), label_count: self.label_count() }
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::NormBound;
-use crate::gallery::{Positives, Question};
+use crate::gallery::{Positives, Relevance};
 use crate::storage::live::{Edit, LiveGallery};
 use crate::storage::manifest::GalleryDirectory;
 use crate::storage::sealed::{seal, unseal};
@@ -61,7 +61,7 @@ fn gallery(vectors: Vec<f32>, dimension: usize, labels: usize, metric: Metric, s
     Gallery::new(vectors, dimension, identities, &labels, metric).unwrap()
 }
 
-fn random_question(gallery: &Gallery, numbers: &mut Numbers) -> Question {
+fn random_relevance(gallery: &Gallery, numbers: &mut Numbers) -> Relevance {
     let row = numbers.below(gallery.len());
     let positives = match numbers.below(4) {
         0 => Positives::Item(row),
@@ -69,7 +69,7 @@ fn random_question(gallery: &Gallery, numbers: &mut Numbers) -> Question {
         _ => Positives::Label(gallery.label(row)),
     };
     let excluded = (0..numbers.below(6)).map(|_| numbers.below(gallery.len())).collect();
-    Question::new(positives, excluded)
+    Relevance::new(positives, excluded)
 }
 
 /// Cuts a gallery at random and compares every answer with that of the whole, bit for bit.
@@ -82,14 +82,14 @@ fn assert_equal(case: &str, whole: &Gallery, queries: &[f64], numbers: &mut Numb
     let sharded = ShardedGallery::open(folder.path()).unwrap().threads(count(threads));
     let case = format!("{case}, shards of {rows}, {threads} threads");
     assert_eq!(sharded.labels(), whole.labels(), "{case}");
-    let questions: Vec<Question> =
-        (0..queries.len() / whole.dimension()).map(|_| random_question(whole, numbers)).collect();
-    let ask = |query: usize| &questions[query];
-    let excluded = |query: usize| questions[query].excluded.as_slice();
+    let relevances: Vec<Relevance> =
+        (0..queries.len() / whole.dimension()).map(|_| random_relevance(whole, numbers)).collect();
+    let ask = |query: usize| &relevances[query];
+    let excluded = |query: usize| relevances[query].excluded.as_slice();
     let wanted = 1 + numbers.below(20);
     assert_eq!(
-        sharded.nearest_sides(queries, ask).unwrap(),
-        whole.nearest_sides(queries, ask).unwrap(),
+        sharded.nearest_positive_and_negative(queries, ask).unwrap(),
+        whole.nearest_positive_and_negative(queries, ask).unwrap(),
         "{case}"
     );
     assert_eq!(
@@ -192,7 +192,7 @@ fn searches_that_make_no_sense_are_refused_as_by_a_gallery() {
     let folder = tempfile::tempdir().unwrap();
     shard(folder.path(), &whole, 2);
     let sharded = ShardedGallery::open(folder.path()).unwrap();
-    let question = Question::new(Positives::Item(3), vec![]);
+    let relevance = Relevance::new(Positives::Item(3), vec![]);
     for (found, wanted) in [
         (sharded.nearest(&[0.0_f32; 2], 0, |_| &[]).unwrap_err(), SearchError::NoNeighbours),
         (
@@ -200,7 +200,7 @@ fn searches_that_make_no_sense_are_refused_as_by_a_gallery() {
             SearchError::QueryLength { found: 3, dimension: 2 },
         ),
         (
-            sharded.nearest_sides(&[0.0_f32; 2], |_| &question).unwrap_err(),
+            sharded.nearest_positive_and_negative(&[0.0_f32; 2], |_| &relevance).unwrap_err(),
             SearchError::RowOutOfRange { query: 0, row: 3, length: 3 },
         ),
     ] {

@@ -1,4 +1,4 @@
-//! What a query asks for: which rows are right answers, which are wrong, which do not count.
+//! Relevance: which rows are positive, negative or excluded for a query.
 
 use super::{Gallery, Label};
 
@@ -13,9 +13,9 @@ pub enum Positives {
     Absent,
 }
 
-/// Where a row stands in a [`Question`].
+/// What a row is to a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
+pub enum RowRelevance {
     /// A right answer.
     Positive,
     /// A wrong answer.
@@ -24,29 +24,29 @@ pub enum Side {
     Excluded,
 }
 
-/// The right answers to one query and the rows that it must not see.
+/// Which rows are positive for a query, and which it must not see; all others are negative.
 ///
 /// ```
-/// use retrievalguard::gallery::{Gallery, Metric, Positives, Question, Side};
+/// use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance, RowRelevance};
 ///
 /// let names = (0..3).map(|row| row.to_string()).collect();
 /// let gallery = Gallery::new(vec![0.0, 1.0, 2.0], 1, names, &["cat", "cat", "dog"], Metric::Euclidean)?;
 /// let cat = gallery.label_named("cat").map_or(Positives::Absent, Positives::Label);
 /// // Leave-one-out: the query is picture 0 of the gallery.
-/// let question = Question::new(cat, gallery.rows_of("0"));
-/// let sides = [0, 1, 2].map(|row| question.side(&gallery, row));
-/// assert_eq!(sides, [Side::Excluded, Side::Positive, Side::Negative]);
+/// let relevance = Relevance::new(cat, gallery.rows_of("0"));
+/// let rows = [0, 1, 2].map(|row| relevance.of_row(&gallery, row));
+/// assert_eq!(rows, [RowRelevance::Excluded, RowRelevance::Positive, RowRelevance::Negative]);
 /// # Ok::<(), retrievalguard::gallery::GalleryError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct Relevance {
     /// What counts as a right answer.
     pub positives: Positives,
     /// Rows left out of the search, strictly ascending (leave-one-out: the rows of the query's own picture).
     pub excluded: Vec<usize>,
 }
 
-impl Question {
+impl Relevance {
     /// Accepts the excluded rows in any order and with repetitions.
     pub fn new(positives: Positives, mut excluded: Vec<usize>) -> Self {
         excluded.sort_unstable();
@@ -54,21 +54,21 @@ impl Question {
         Self { positives, excluded }
     }
 
-    /// Where a row stands; exclusion comes before everything else.
-    pub fn side(&self, gallery: &Gallery, row: usize) -> Side {
+    /// What a row is; exclusion comes before everything else.
+    pub fn of_row(&self, gallery: &Gallery, row: usize) -> RowRelevance {
         if self.excluded.binary_search(&row).is_ok() {
-            return Side::Excluded;
+            return RowRelevance::Excluded;
         }
         let positive = match self.positives {
             Positives::Label(label) => gallery.label(row) == label,
             Positives::Item(item) => row == item,
             Positives::Absent => false,
         };
-        if positive { Side::Positive } else { Side::Negative }
+        if positive { RowRelevance::Positive } else { RowRelevance::Negative }
     }
 
     /// Whether a row is a right answer that the search may give.
     pub fn is_positive(&self, gallery: &Gallery, row: usize) -> bool {
-        self.side(gallery, row) == Side::Positive
+        self.of_row(gallery, row) == RowRelevance::Positive
     }
 }
