@@ -43,7 +43,7 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
     let table = |error: &TableError| matches!(error, TableError::Write(_));
     let attack = |error: &AttackError| match error {
         AttackError::Smoothing(error) => encoder(error),
-        AttackError::Slopes { .. } => true,
+        AttackError::Gradients { .. } => true,
         _ => false,
     };
     let pipeline = |error: &PipelineError| match error {

@@ -33,7 +33,7 @@ use retrievalguard_encoder::pipeline::PipelineError;
 
 pub use access::{Role, TokenError, Tokens};
 pub use api::document;
-pub use service::SharedSlopes;
+pub use service::SharedGradients;
 pub use serving::{Serving, Stop};
 pub use settings::{LimitError, Limits, Settings};
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use retrievalguard::attack::{
-    Against, AttackError, Attacker, BlackBox, Cloud, Effort, Judging, Mode, Pixels, Slopes,
+    Against, AttackError, Attacker, BlackBox, Cloud, Effort, InputGradients, Judging, Mode, Pixels,
 };
 use retrievalguard::gallery::{Positives, Relevance};
 use retrievalguard::{Alpha, EmbedderFailure, Picture, SampleCount};
@@ -124,18 +124,18 @@ impl Found {
     }
 }
 
-/// Slopes that are counted, and not had any more once their search is called off.
-struct WatchedSlopes<'a> {
-    slopes: &'a dyn Slopes,
+/// Counts gradients, and refuses them once the search is cancelled.
+struct WatchedGradients<'a> {
+    gradients: &'a dyn InputGradients,
     ticket: &'a Ticket,
 }
 
-impl Slopes for WatchedSlopes<'_> {
+impl InputGradients for WatchedGradients<'_> {
     fn mode(&self) -> Mode {
-        self.slopes.mode()
+        self.gradients.mode()
     }
 
-    fn slope(
+    fn gradient(
         &self,
         cloud: &Cloud<'_>,
         towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
@@ -143,11 +143,11 @@ impl Slopes for WatchedSlopes<'_> {
         if self.ticket.is_cancelled() {
             return Err(PassError::Cancelled.into());
         }
-        // Estimated slopes are passes through the queue, which counts them itself.
+        // Estimated gradients are passes through the queue, which counts them itself.
         if self.mode() == Mode::WhiteBox {
             self.ticket.charge((cloud.copies.len() / cloud.centre.len().max(1)) as u64);
         }
-        self.slopes.slope(cloud, towards)
+        self.gradients.gradient(cloud, towards)
     }
 }
 
@@ -170,12 +170,12 @@ impl Service {
         let relevance = Relevance::new(Positives::Label(wanted), vec![]);
         let queued = ticket.embedder();
         let black_box = BlackBox::new(&queued);
-        let slopes: &dyn Slopes = match &self.slopes {
-            Some(slopes) => slopes.as_ref(),
+        let gradients: &dyn InputGradients = match &self.gradients {
+            Some(gradients) => gradients.as_ref(),
             None => &black_box,
         };
-        let watched = WatchedSlopes { slopes, ticket };
-        let mode = slopes.mode();
+        let watched = WatchedGradients { gradients, ticket };
+        let mode = gradients.mode();
         let share = SEARCHING.iter().find(|(each, _)| *each == target).map_or(0.5, |(_, share)| *share);
         let searching = time.mul_f64(share);
         let affordable = effort(mode, self.scheduler.speed(), searching.as_secs_f64() / SIZES.len() as f64);
@@ -299,7 +299,7 @@ impl Service {
 
     /// How directions are searched.
     pub(crate) fn search_mode(&self) -> Mode {
-        self.slopes.as_ref().map_or(Mode::BlackBox, |slopes| slopes.mode())
+        self.gradients.as_ref().map_or(Mode::BlackBox, |gradients| gradients.mode())
     }
 }
 

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
-use retrievalguard::attack::Slopes;
+use retrievalguard::attack::InputGradients;
 use retrievalguard::certificate::{CertificateName, Certifier};
 use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
@@ -33,15 +33,15 @@ use crate::{OpenError, secret_seed};
 /// Longest that a job waits for room on the disk before it is tried again.
 const FULL_DISK: Duration = Duration::from_secs(10);
 
-/// Slopes that the search for perturbations may use.
-pub type SharedSlopes = Arc<dyn Slopes + Send + Sync>;
+/// Gradients that the search for perturbations may use.
+pub type SharedGradients = Arc<dyn InputGradients + Send + Sync>;
 
 /// Everything that requests share.
 pub(crate) struct Service {
     pub(crate) settings: Settings,
     pub(crate) guarantees: Guarantees,
     pub(crate) embedder: Arc<OnnxEmbedder>,
-    pub(crate) slopes: Option<SharedSlopes>,
+    pub(crate) gradients: Option<SharedGradients>,
     pub(crate) scheduler: Scheduler,
     pub(crate) gallery: GalleryWriter,
     pub(crate) admission: Arc<Admission>,
@@ -64,7 +64,7 @@ impl Service {
     pub(crate) fn open(
         settings: Settings,
         embedder: Arc<OnnxEmbedder>,
-        slopes: Option<SharedSlopes>,
+        gradients: Option<SharedGradients>,
     ) -> Result<Arc<Self>, OpenError> {
         let Settings { pilot, samples, limits: allowed, .. } = &settings;
         for count in [pilot.get(), samples.get(), allowed.samples, allowed.job_samples] {
@@ -104,7 +104,7 @@ impl Service {
             background: Mutex::default(),
             settings,
             embedder,
-            slopes,
+            gradients,
             scheduler,
             gallery,
             jobs,

@@ -24,7 +24,7 @@ use tower_service::Service as _;
 use crate::access::is_host_name;
 use crate::connections::{Connections, CountedBody, RunningRequests, refuse};
 use crate::problem::Problem;
-use crate::service::{Service, SharedSlopes};
+use crate::service::{Service, SharedGradients};
 use crate::{OpenError, Settings, api};
 
 /// Longest that a client may take to send the head of a request, and that a connection may lie idle.
@@ -73,7 +73,7 @@ impl Serving {
         address: SocketAddr,
         settings: Settings,
         embedder: Arc<OnnxEmbedder>,
-        slopes: Option<SharedSlopes>,
+        gradients: Option<SharedGradients>,
     ) -> Result<Self, OpenError> {
         if !address.ip().is_loopback() && settings.tokens.is_empty() {
             return Err(OpenError::Unguarded { address: address.to_string() });
@@ -85,7 +85,7 @@ impl Serving {
         let failed = |source| OpenError::Listen { address: address.to_string(), source };
         let listener = std::net::TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let service = Service::open(settings, embedder, slopes)?;
+        let service = Service::open(settings, embedder, gradients)?;
         Ok(Self { service, listener, stop: Stop(watch::Sender::new(false)) })
     }
 

@@ -1,5 +1,5 @@
 //! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures; and gives
-//! their slopes to whoever attacks them.
+//! their gradients to whoever attacks them.
 
 pub mod augment;
 pub mod backend;

@@ -1,4 +1,4 @@
-//! Slopes of encoders that were trained here, for attacks on their certificates.
+//! Gradients of encoders that were trained here, for attacks on their certificates.
 //!
 //! An exported `encoder.onnx` holds all that is needed: its graph is called by the architecture, and its constants are the
 //! weights with the batch normalisations folded in. The network is built again from them, with batch normalisations that
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use retrievalguard::attack::{Cloud, Mode, Slopes};
+use retrievalguard::attack::{Cloud, InputGradients, Mode};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{Embedder, EmbedderFailure, Seed};
 use retrievalguard_encoder::engine::{StoredNetwork, StoredTensor};
@@ -27,7 +27,7 @@ const ALIKE: f32 = 1e-3;
 /// Pictures on which the two are compared.
 const COMPARED: usize = 2;
 
-/// Why the slopes of an encoder cannot be computed.
+/// Why the gradients of an encoder cannot be computed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhiteBoxError {
@@ -83,7 +83,7 @@ pub enum WhiteBoxError {
     },
 }
 
-/// A network whose slopes can be computed.
+/// A network whose gradients can be computed.
 pub struct WhiteBox {
     network: Network,
     device: Device,
@@ -188,12 +188,12 @@ fn floats<const RANK: usize>(tensor: Tensor<RANK>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-impl Slopes for WhiteBox {
+impl InputGradients for WhiteBox {
     fn mode(&self) -> Mode {
         Mode::WhiteBox
     }
 
-    fn slope(
+    fn gradient(
         &self,
         cloud: &Cloud<'_>,
         towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
@@ -204,15 +204,15 @@ impl Slopes for WhiteBox {
         let direction = TensorData::new(direction, [1, self.network.config().dimension]);
         let scores = (embeddings * Tensor::from_data(direction, &self.device)).sum();
         let gradients = scores.backward();
-        let slopes = pictures.grad(&gradients).ok_or("the embeddings do not depend on the pictures")?;
+        let of_copies = pictures.grad(&gradients).ok_or("the embeddings do not depend on the pictures")?;
         let pixels = cloud.centre.len();
-        let mut slope = vec![0.0; pixels];
-        for row in floats(slopes).chunks_exact(pixels) {
-            slope.iter_mut().zip(row).for_each(|(slope, &value)| *slope += f64::from(value));
+        let mut gradient = vec![0.0; pixels];
+        for row in floats(of_copies).chunks_exact(pixels) {
+            gradient.iter_mut().zip(row).for_each(|(gradient, &value)| *gradient += f64::from(value));
         }
         let count = (cloud.copies.len() / pixels) as f64;
-        slope.iter_mut().for_each(|value| *value /= count);
-        Ok(slope)
+        gradient.iter_mut().for_each(|value| *value /= count);
+        Ok(gradient)
     }
 }
 

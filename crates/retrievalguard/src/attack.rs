@@ -9,15 +9,15 @@
 //! The result is a bracket: certified radius ≤ true radius ≤ smallest proved break. [`Tally`] says of a whole run
 //! whether breaks inside the radii are more than the certificates' own failure probability explains.
 
+mod gradients;
 mod judge;
 mod search;
-mod slopes;
 mod tally;
 
 use serde::{Deserialize, Serialize};
 
+pub use gradients::{BlackBox, Cloud, InputGradients, Mode};
 pub use judge::{Judge, Judging};
-pub use slopes::{BlackBox, Cloud, Mode, Slopes};
 pub use tally::{Rates, SURPRISE, Tally, TallyFault, caution};
 
 use crate::certificate::{CertificateError, Certifier};
@@ -48,9 +48,9 @@ pub enum AttackError {
     /// The judge's question has no answer.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// Slopes could not be computed.
-    #[error("the slopes of the encoder at picture `{picture}` could not be computed")]
-    Slopes {
+    /// Gradients could not be computed.
+    #[error("the gradients of the encoder at picture `{picture}` could not be computed")]
+    Gradients {
         /// Identity of the picture.
         picture: String,
         /// What the encoder said.
@@ -200,7 +200,7 @@ impl Attacked {
 #[derive(Clone, Copy)]
 pub struct Attacker<'a> {
     embedder: &'a dyn Embedder,
-    slopes: &'a dyn Slopes,
+    gradients: &'a dyn InputGradients,
     gallery: &'a Gallery,
     plain_gallery: &'a Gallery,
     sigma: Sigma,
@@ -212,9 +212,9 @@ pub struct Attacker<'a> {
 }
 
 impl<'a> Attacker<'a> {
-    /// Attacks queries of `embedder` against `gallery`; slopes may come from another form of the same encoder.
+    /// Attacks queries of `embedder` against `gallery`; gradients may come from another form of the same encoder.
     pub fn new(
-        (embedder, slopes): (&'a dyn Embedder, &'a dyn Slopes),
+        (embedder, gradients): (&'a dyn Embedder, &'a dyn InputGradients),
         gallery: &'a Gallery,
         sigma: Sigma,
         seed: Seed,
@@ -223,7 +223,7 @@ impl<'a> Attacker<'a> {
     ) -> Self {
         let plain_gallery = gallery;
         let excess = Excess::Refuse;
-        Self { embedder, slopes, gallery, plain_gallery, sigma, seed, excess, effort, judging, over: None }
+        Self { embedder, gradients, gallery, plain_gallery, sigma, seed, excess, effort, judging, over: None }
     }
 
     /// Gives searches an end: once `over` says so, no further step is taken and the best of those before counts. One step is

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use retrievalguard::attack::{BlackBox, Effort, Judging, Mode, Pixels, Slopes};
+use retrievalguard::attack::{BlackBox, Effort, InputGradients, Judging, Mode, Pixels};
 use retrievalguard::certificate::{CertificateName, Radius};
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::{Alpha, SampleCount, Seed};
@@ -25,7 +25,7 @@ use crate::progress::{Progress, tell};
 
 pub(crate) use report::AttackFailed;
 
-/// Noisy copies per step where slopes are computed, and where they are estimated.
+/// Noisy copies per step where gradients are computed, and where they are estimated.
 const NOISE: [u32; 2] = [32, 128];
 
 /// Beyond these an attack would neither end nor fit into memory.
@@ -53,10 +53,10 @@ pub(crate) struct AttackArgs {
     /// Directory for attack.json and the journal; that of the run by default
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Estimate slopes from the encoder's outputs alone, which works for any encoder
+    /// Estimate gradients from the encoder's outputs alone, which works for any encoder
     #[arg(long, help_heading = "Attack")]
     black_box: bool,
-    /// Compute slopes, or refuse; works for encoders exported by `retrievalguard train`
+    /// Compute gradients, or refuse; works for encoders exported by `retrievalguard train`
     #[arg(long, help_heading = "Attack", conflicts_with = "black_box")]
     white_box: bool,
     /// Gradient steps of each restart
@@ -65,7 +65,7 @@ pub(crate) struct AttackArgs {
     /// Starts: the first at the picture, the others at random points against one wrong label each
     #[arg(long, default_value = "3", help_heading = "Attack")]
     restarts: u32,
-    /// Noisy copies per step; 32 if slopes are computed, 128 if they are estimated, by default
+    /// Noisy copies per step; 32 if gradients are computed, 128 if they are estimated, by default
     #[arg(long, help_heading = "Attack")]
     noise: Option<u32>,
     /// Keep perturbed pixels in [0, 1]; certificates cover all values, so attacks may use them by default
@@ -117,9 +117,9 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     run.tell_engine(&embedder);
     let black_box = BlackBox::new(&embedder);
     let white_box = white_box(arguments, &run.inputs.places.model, &embedder)?;
-    let slopes = white_box.as_deref().unwrap_or(&black_box);
+    let gradients = white_box.as_deref().unwrap_or(&black_box);
     let [white, black] = NOISE;
-    let usual = match slopes.mode() {
+    let usual = match gradients.mode() {
         Mode::WhiteBox => white,
         Mode::BlackBox => black,
     };
@@ -137,7 +137,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         targets: &targets,
         certificate: name,
         embedder: &embedder,
-        slopes,
+        gradients,
         gallery: &stored,
         plain_gallery: plain_gallery.as_ref(),
         sigma: run.smoothed.procedure.sigma,
@@ -226,13 +226,13 @@ pub(super) fn own_network(model: &Path, embedder: &OnnxEmbedder) -> Result<White
     Ok(network)
 }
 
-/// The slopes of an encoder that was trained here, unless they are not wanted or cannot be had.
+/// The gradients of an encoder that was trained here, if they are wanted and can be computed.
 #[cfg(feature = "train")]
 fn white_box(
     arguments: &AttackArgs,
     model: &Path,
     embedder: &OnnxEmbedder,
-) -> anyhow::Result<Option<Box<dyn Slopes>>> {
+) -> anyhow::Result<Option<Box<dyn InputGradients>>> {
     use anyhow::Context;
 
     if arguments.black_box {
@@ -257,7 +257,7 @@ fn white_box(
     arguments: &AttackArgs,
     _model: &Path,
     _embedder: &OnnxEmbedder,
-) -> anyhow::Result<Option<Box<dyn Slopes>>> {
+) -> anyhow::Result<Option<Box<dyn InputGradients>>> {
     if arguments.white_box {
         return Err(super::not_built::NotBuilt::train("`attack --white-box`").into());
     }

@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, SampleCount, Sigma};
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_server::{Limits, OpenError, Serving, Settings, SharedSlopes, Stop, Tokens};
+use retrievalguard_server::{Limits, OpenError, Serving, Settings, SharedGradients, Stop, Tokens};
 
 use super::certify::with_config_difference;
 use crate::arguments::{ModelArgs, sigma_for, up_to};
@@ -45,7 +45,7 @@ pub(crate) struct ServeArgs {
     /// Where jobs are kept; the folder `jobs` in the gallery by default
     #[arg(long, value_name = "DIR")]
     jobs: Option<PathBuf>,
-    /// Estimate slopes in the search for perturbations, even if the encoder was trained here
+    /// Estimate gradients in the search for perturbations, even if the encoder was trained here
     #[arg(long)]
     black_box: bool,
     #[command(flatten)]
@@ -128,7 +128,7 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
     let note = |note: &str| tracing::warn!(note, "note");
     let embedder = model.engine.open_telling(&model.model, model.contract.as_deref(), note)?;
     let embedder = Arc::new(embedder);
-    let slopes = slopes(arguments, &model.model, &embedder);
+    let gradients = gradients(arguments, &model.model, &embedder);
     let limits = &arguments.limits;
     let usual = Limits::default();
     let settings = Settings {
@@ -162,7 +162,7 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
         grace: Duration::from_secs(arguments.grace),
     };
     let address = SocketAddr::new(arguments.host, arguments.port);
-    let opened = Serving::open(address, settings, Arc::clone(&embedder), slopes);
+    let opened = Serving::open(address, settings, Arc::clone(&embedder), gradients);
     let serving = opened.map_err(|error| match error {
         OpenError::Mismatch(error) => with_config_difference(error, gallery, &embedder),
         other => other.into(),
@@ -224,22 +224,22 @@ fn stop_on_signals(_stop: Stop) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The slopes of an encoder that was trained here, unless they are not wanted or cannot be had.
+/// The gradients of an encoder that was trained here, if they are wanted and can be computed.
 #[cfg(feature = "train")]
-fn slopes(arguments: &ServeArgs, model: &Path, embedder: &OnnxEmbedder) -> Option<SharedSlopes> {
+fn gradients(arguments: &ServeArgs, model: &Path, embedder: &OnnxEmbedder) -> Option<SharedGradients> {
     if arguments.black_box {
         return None;
     }
     match super::attack::own_network(model, embedder) {
         Ok(white_box) => Some(Arc::new(white_box)),
         Err(error) => {
-            tracing::warn!(%error, "perturbations are searched by estimated slopes");
+            tracing::warn!(%error, "perturbations are searched by estimated gradients");
             None
         }
     }
 }
 
 #[cfg(not(feature = "train"))]
-fn slopes(_arguments: &ServeArgs, _model: &Path, _embedder: &OnnxEmbedder) -> Option<SharedSlopes> {
+fn gradients(_arguments: &ServeArgs, _model: &Path, _embedder: &OnnxEmbedder) -> Option<SharedGradients> {
     None
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use retrievalguard::attack::{Attacked, Attacker, Effort, FACTORS, Judging, Slopes};
+use retrievalguard::attack::{Attacked, Attacker, Effort, FACTORS, InputGradients, Judging};
 use retrievalguard::certificate::CertificateName;
 use retrievalguard::gallery::{Positives, Relevance};
 use retrievalguard::storage::digest::Digest;
@@ -35,8 +35,8 @@ pub struct AttackRequest<'a> {
     pub certificate: CertificateName,
     /// The encoder.
     pub embedder: &'a OnnxEmbedder,
-    /// Its slopes.
-    pub slopes: &'a dyn Slopes,
+    /// Its gradients.
+    pub gradients: &'a dyn InputGradients,
     /// The gallery that is searched.
     pub gallery: &'a GalleryDirectory,
     /// The same items without noise, for the plain encoder; it searches in the smoothed ones if there is none.
@@ -89,7 +89,7 @@ pub fn attack(
         "command": "attack",
         "tool": env!("CARGO_PKG_VERSION"),
         "certificate": request.certificate,
-        "mode": request.slopes.mode(),
+        "mode": request.gradients.mode(),
         "factors": FACTORS,
         "effort": request.effort,
         "judging": request.judging,
@@ -113,7 +113,7 @@ pub fn attack(
     let todo: Vec<usize> = (0..total).filter(|&position| entries[position].is_none()).collect();
     let gallery = &request.gallery.gallery;
     let mut attacker = Attacker::new(
-        (embedder, request.slopes),
+        (embedder, request.gradients),
         gallery,
         request.sigma,
         request.seed,

@@ -45,7 +45,7 @@ fn a_rebuilt_network_gives_the_engines_embeddings() {
             seen = embeddings.to_vec();
             vec![1.0; 6]
         };
-        white_box.slope(&cloud, &mut towards).unwrap();
+        white_box.gradient(&cloud, &mut towards).unwrap();
         for (found, wanted) in seen.iter().zip(&wanted) {
             assert!((found - wanted).abs() <= 1e-4, "{architecture} {picture:?}: {found} not {wanted}");
         }
@@ -53,7 +53,7 @@ fn a_rebuilt_network_gives_the_engines_embeddings() {
 }
 
 #[test]
-fn slopes_are_the_differences_of_the_engines_scores() {
+fn gradients_are_the_differences_of_the_engines_scores() {
     let (encoder, white_box) = exported(Architecture::Small, [3, 32, 32]);
     let direction = [0.5_f32, -0.3, 0.2, 0.6, -0.4, 0.1];
     let copies = pixels(2 * encoder.input_len(), 1);
@@ -67,12 +67,12 @@ fn slopes_are_the_differences_of_the_engines_scores() {
         rows.chunks_exact(6).map(of).sum::<f64>() / 2.0
     };
     let cloud = Cloud { centre: &centre, copies: &copies, sigma: 0.3 };
-    let slope = white_box.slope(&cloud, &mut |_| direction.to_vec()).unwrap();
-    let length = slope.iter().map(|value| value * value).sum::<f64>().sqrt();
-    // Along the slope itself and along other directions of length 1, both copies moved alike.
-    let mut along: Vec<Vec<f64>> = vec![slope.iter().map(|value| value / length).collect()];
+    let gradient = white_box.gradient(&cloud, &mut |_| direction.to_vec()).unwrap();
+    let length = gradient.iter().map(|value| value * value).sum::<f64>().sqrt();
+    // Along the gradient itself and along other directions of length 1, both copies moved alike.
+    let mut along: Vec<Vec<f64>> = vec![gradient.iter().map(|value| value / length).collect()];
     for sample in 2..5 {
-        let other = pixels(slope.len(), sample);
+        let other = pixels(gradient.len(), sample);
         let norm = other.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt();
         along.push(other.iter().map(|&value| f64::from(value) / norm).collect());
     }
@@ -83,7 +83,7 @@ fn slopes_are_the_differences_of_the_engines_scores() {
             copies.iter().zip(shift).map(|(&pixel, shift)| pixel + (sign * step * shift) as f32).collect()
         };
         let found = (score(&moved(1.0)) - score(&moved(-1.0))) / (2.0 * step);
-        let wanted: f64 = slope.iter().zip(along).map(|(left, right)| left * right).sum();
+        let wanted: f64 = gradient.iter().zip(along).map(|(left, right)| left * right).sum();
         assert!((found - wanted).abs() <= 0.02 * length, "direction {number}: {found} not {wanted}");
     }
 }

@@ -5,7 +5,7 @@
 //! unbiased estimate of the gradient of that pair's smoothed margin. Fresh noise in every step, remembered by momentum, keeps the
 //! perturbation from fitting the noise instead of the encoder.
 
-use super::slopes::{Cloud, Mode};
+use super::gradients::{Cloud, Mode};
 use super::{Against, AttackError, Attacker, Cost, Perturbation, Pixels};
 use crate::gallery::{Gallery, Neighbour, Relevance, RowRelevance};
 use crate::noise::{ImageIdentity, NoiseStream, Stage};
@@ -17,7 +17,7 @@ const MOMENTUM: f64 = 0.9;
 /// Length of all steps of a restart together, in radii of the ball.
 const PATH: f64 = 2.0;
 
-/// Noise around a picture from which the slopes of the plain encoder are estimated, where they cannot be computed.
+/// Noise around a picture from which the gradients of the plain encoder are estimated, where they cannot be computed.
 const PROBE: f64 = 0.02;
 
 /// Parts of a restart after which its iterate is tried at every size: early iterates point best for small sizes.
@@ -197,10 +197,10 @@ impl<'a> Search<'a> {
         largest: f64,
     ) -> Result<(), AttackError> {
         let centre = self.moved(shift);
-        let mut slope = self.slope(&centre, target)?;
-        set_length(&mut slope, 1.0);
-        for (momentum, slope) in momentum.iter_mut().zip(&slope) {
-            *momentum = MOMENTUM * *momentum + slope;
+        let mut gradient = self.gradient(&centre, target)?;
+        set_length(&mut gradient, 1.0);
+        for (momentum, gradient) in momentum.iter_mut().zip(&gradient) {
+            *momentum = MOMENTUM * *momentum + gradient;
         }
         let length = norm(momentum);
         if length > 0.0 {
@@ -218,8 +218,8 @@ impl<'a> Search<'a> {
     }
 
     /// The direction in which the margin falls fastest, as far as the copies of this step tell.
-    fn slope(&mut self, centre: &[f32], target: Option<usize>) -> Result<Vec<f64>, AttackError> {
-        let mode = self.attacker.slopes.mode();
+    fn gradient(&mut self, centre: &[f32], target: Option<usize>) -> Result<Vec<f64>, AttackError> {
+        let mode = self.attacker.gradients.mode();
         let sigma = match (self.against, mode) {
             (Against::Smoothed, Mode::WhiteBox | Mode::BlackBox) => self.attacker.sigma.get(),
             (Against::Plain, Mode::BlackBox) => PROBE,
@@ -240,11 +240,12 @@ impl<'a> Search<'a> {
             })
         };
         let cloud = Cloud { centre, copies: &copies, sigma };
-        let slope = self.attacker.slopes.slope(&cloud, &mut towards);
+        let gradient = self.attacker.gradients.gradient(&cloud, &mut towards);
         if let Some(fault) = fault {
             return Err(fault);
         }
-        slope.map_err(|source| AttackError::Slopes { picture: self.picture.identity.to_owned(), source })
+        gradient
+            .map_err(|source| AttackError::Gradients { picture: self.picture.identity.to_owned(), source })
     }
 
     /// Fresh copies in pairs `x + σz`, `x − σz`.

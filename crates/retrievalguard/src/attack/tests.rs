@@ -66,12 +66,12 @@ impl Embedder for Circle {
     }
 }
 
-impl Slopes for Circle {
+impl InputGradients for Circle {
     fn mode(&self) -> Mode {
         Mode::WhiteBox
     }
 
-    fn slope(
+    fn gradient(
         &self,
         cloud: &Cloud<'_>,
         towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
@@ -112,14 +112,14 @@ const EFFORT: Effort = Effort { steps: 20, restarts: 2, noise: 32, pixels: Pixel
 fn attack(mode: Mode, claim: f64, queries: u32, effort: Effort) -> Vec<(f64, Attacked)> {
     let (circle, gallery) = (Circle::new(), gallery());
     let black_box = BlackBox::new(&circle);
-    let slopes: &dyn Slopes = match mode {
+    let gradients: &dyn InputGradients = match mode {
         Mode::WhiteBox => &circle,
         Mode::BlackBox => &black_box,
     };
     let relevance = right(&gallery);
     let judging = judging(1e-3, 8_000, 6);
     let sigma = Sigma::new(SIGMA).unwrap();
-    let attacker = Attacker::new((&circle, slopes), &gallery, sigma, Seed::new(5), effort, judging);
+    let attacker = Attacker::new((&circle, gradients), &gallery, sigma, Seed::new(5), effort, judging);
     (0..queries)
         .map(|query| {
             let pixels = circle.picture(-0.1 - 0.02 * f64::from(query));
@@ -324,7 +324,7 @@ fn the_judge_proves_what_is_clear_and_leaves_excluded_rows_out() {
 }
 
 #[test]
-fn slopes_estimated_from_outputs_point_where_computed_ones_do() {
+fn gradients_estimated_from_outputs_point_where_computed_ones_do() {
     let circle = Circle::new();
     let centre = circle.picture(-0.2);
     let stream = crate::noise::NoiseStream::new(
@@ -342,8 +342,8 @@ fn slopes_estimated_from_outputs_point_where_computed_ones_do() {
     }
     let cloud = Cloud { centre: &centre, copies: &copies, sigma: SIGMA };
     let mut towards = |_: &[f32]| vec![-0.6, 0.8];
-    let computed = circle.slope(&cloud, &mut towards).unwrap();
-    let estimated = BlackBox::new(&circle).slope(&cloud, &mut towards).unwrap();
+    let computed = circle.gradient(&cloud, &mut towards).unwrap();
+    let estimated = BlackBox::new(&circle).gradient(&cloud, &mut towards).unwrap();
     let inner = |left: &[f64], right: &[f64]| left.iter().zip(right).map(|(l, r)| l * r).sum::<f64>();
     let lengths = (inner(&computed, &computed) * inner(&estimated, &estimated)).sqrt();
     assert!(inner(&computed, &estimated) / lengths > 0.95, "{}", inner(&computed, &estimated) / lengths);
@@ -434,11 +434,11 @@ fn one_perturbation_is_as_long_as_asked_and_breaks_where_the_truth_says() {
     let pixels = circle.picture(-0.1);
     let truth = circle.true_radius(&pixels);
     let picture = Picture { identity: "query", pixels: &pixels };
-    let slopes: [&dyn Slopes; 2] = [&circle, &black_box];
-    for slopes in slopes {
-        let mode = slopes.mode();
+    let gradients: [&dyn InputGradients; 2] = [&circle, &black_box];
+    for gradients in gradients {
+        let mode = gradients.mode();
         let attacker =
-            Attacker::new((&circle, slopes), &gallery, sigma, Seed::new(5), EFFORT, judging(0.01, 100, 0));
+            Attacker::new((&circle, gradients), &gallery, sigma, Seed::new(5), EFFORT, judging(0.01, 100, 0));
         for against in [Against::Smoothed, Against::Plain] {
             for (factor, broken) in [(0.7, false), (1.4, true)] {
                 let size = factor * truth;
@@ -528,7 +528,7 @@ fn an_encoder_that_fails_ends_the_search_with_its_words() {
             let circle = Circle::new();
             let cancelled = Cancelled { circle: &circle, calls };
             let black_box = BlackBox::new(&cancelled);
-            let encoder: (&dyn Embedder, &dyn Slopes) = (&cancelled, &black_box);
+            let encoder: (&dyn Embedder, &dyn InputGradients) = (&cancelled, &black_box);
             let attacker =
                 Attacker::new(encoder, &gallery, sigma, Seed::new(1), EFFORT, judging(0.01, 100, 0));
             let pixels = circle.picture(0.0);

@@ -68,9 +68,9 @@ pub(super) fn write(
         "seed": request.seed,
         "judge_seed": judging.seed,
         "factors": FACTORS,
-        "mode": request.slopes.mode(),
-        "gradients": request.slopes.mode().gradients(),
-        "caution": caution(request.slopes.mode(), tally.plain_right, tally.plain_broken),
+        "mode": request.gradients.mode(),
+        "gradients": request.gradients.mode().gradients(),
+        "caution": caution(request.gradients.mode(), tally.plain_right, tally.plain_broken),
         "plain_gallery": if request.plain_gallery.is_some() { "clean" } else { "stored" },
         "pixels": effort.pixels,
         "budget": {
@@ -99,7 +99,7 @@ pub(super) fn show(
     let tally = Tally::new(results);
     let (effort, judging) = (request.effort, request.judging);
     let Cost { encoder_calls, gradient_passes } = total(results);
-    let mode = match request.slopes.mode() {
+    let mode = match request.gradients.mode() {
         Mode::WhiteBox => "white box",
         Mode::BlackBox => "black box",
     };
@@ -113,7 +113,7 @@ pub(super) fn show(
         results.len(),
         request.certificate,
         request.sigma,
-        request.slopes.mode().gradients()
+        request.gradients.mode().gradients()
     )?;
     writeln!(
         out,
@@ -148,7 +148,7 @@ pub(super) fn show(
     }
     writeln!(out)?;
     brackets(results, &tally, out)?;
-    if let Some(caution) = caution(request.slopes.mode(), tally.plain_right, tally.plain_broken) {
+    if let Some(caution) = caution(request.gradients.mode(), tally.plain_right, tally.plain_broken) {
         writeln!(out, "caution: {caution}")?;
     }
     writeln!(out, "{}", file.display())?;

@@ -1,10 +1,10 @@
-//! Slopes of an encoder: computed by whoever knows its insides, or estimated from its outputs alone.
+//! Gradients of an encoder: computed by whoever knows its insides, or estimated from its outputs alone.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Embedder, EmbedderFailure};
 
-/// How slopes are had.
+/// Where gradients come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -15,7 +15,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// How gradients are had, in a word.
+    /// What was done for gradients, in a word.
     pub fn gradients(self) -> &'static str {
         match self {
             Self::WhiteBox => "computed",
@@ -43,21 +43,21 @@ pub struct Cloud<'a> {
     pub sigma: f64,
 }
 
-/// An encoder whose slopes can be had.
-pub trait Slopes: Sync {
-    /// How.
+/// Gradients of an encoder with respect to its input.
+pub trait InputGradients: Sync {
+    /// Where they come from.
     fn mode(&self) -> Mode;
 
     /// Embeds the copies, asks `towards` for a direction `w` of the embedding space in view of the embeddings, and returns
-    /// the slope of the mean score: the gradient of `(1/n) Σ ⟨w, h(copy_i)⟩` with respect to a shift of all copies.
-    fn slope(
+    /// the gradient of the mean score `(1/n) Σ ⟨w, h(copy_i)⟩` with respect to a shift of all copies.
+    fn gradient(
         &self,
         cloud: &Cloud<'_>,
         towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
     ) -> Result<Vec<f64>, EmbedderFailure>;
 }
 
-/// Slopes of any encoder, from its outputs alone.
+/// Gradients of any encoder, from its outputs alone.
 ///
 /// ```text
 /// ∇ E⟨w, h(x+z)⟩ = E[⟨w, h(x+z)⟩ z] / σ²  ≈  (1/n) Σ ⟨w, h(x+z_i)⟩ z_i / σ²
@@ -75,12 +75,12 @@ impl<'a> BlackBox<'a> {
     }
 }
 
-impl Slopes for BlackBox<'_> {
+impl InputGradients for BlackBox<'_> {
     fn mode(&self) -> Mode {
         Mode::BlackBox
     }
 
-    fn slope(
+    fn gradient(
         &self,
         cloud: &Cloud<'_>,
         towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
@@ -90,16 +90,16 @@ impl Slopes for BlackBox<'_> {
         let mut embeddings = vec![0.0; count * dimension];
         self.embedder.embed(cloud.copies, &mut embeddings)?;
         let direction = towards(&embeddings);
-        let mut slope = vec![0.0; pixels];
+        let mut gradient = vec![0.0; pixels];
         for (copy, row) in cloud.copies.chunks_exact(pixels).zip(embeddings.chunks_exact(dimension)) {
             let score: f64 =
                 row.iter().zip(&direction).map(|(&left, &right)| f64::from(left) * f64::from(right)).sum();
-            for ((slope, &copy), &centre) in slope.iter_mut().zip(copy).zip(cloud.centre) {
-                *slope += score * (f64::from(copy) - f64::from(centre));
+            for ((gradient, &copy), &centre) in gradient.iter_mut().zip(copy).zip(cloud.centre) {
+                *gradient += score * (f64::from(copy) - f64::from(centre));
             }
         }
         let scale = 1.0 / (count as f64 * cloud.sigma * cloud.sigma);
-        slope.iter_mut().for_each(|value| *value *= scale);
-        Ok(slope)
+        gradient.iter_mut().for_each(|value| *value *= scale);
+        Ok(gradient)
     }
 }
