@@ -11,6 +11,7 @@ pub mod live;
 pub mod lock;
 pub mod manifest;
 pub mod npy;
+mod recorded;
 pub mod sample_cache;
 pub mod sealed;
 pub mod shards;

@@ -40,11 +40,11 @@ use serde_json::{Value, json};
 
 use super::atomic::WriteError;
 use super::digest::{Digest, canonical_json};
-use super::manifest::{
-    Engine, FileRecord, StorageError, check_digest, open_recorded, parse_sealed, read_small, write_hashed,
-    write_json,
-};
+use super::manifest::{Engine, StorageError};
 use super::npy;
+use super::recorded::{
+    FileRecord, check_digest, open_recorded, parse_sealed, read_small, write_hashed, write_json,
+};
 use crate::noise::Stage;
 use crate::{NormBound, SampleError, Samples, Seed, Sigma};
 

@@ -1,6 +1,12 @@
 //! Galleries written and read back, damaged, lied about, and held against queries.
 
+use std::fs;
+use std::path::PathBuf;
+
 use super::*;
+use crate::gallery::GalleryError;
+use crate::storage::digest::Digest;
+use crate::{NormBound, Seed, Sigma};
 
 fn gallery(metric: Metric) -> Gallery {
     let vectors = (1..=12).map(|number| number as f32 / 7.0).collect();

@@ -10,11 +10,9 @@ use super::{LABEL_NAMES, MANIFEST, SHARDS_FORMAT, Shard, ShardRecord, ShardsErro
 use crate::gallery::Label;
 use crate::storage::digest::Digest;
 use crate::storage::live::{self, WRITES};
-use crate::storage::manifest::{
-    self, FileRecord, GalleryDirectory, ITEMS, Item, LINE_LIMIT, StorageError, VECTORS, check_digest,
-    open_recorded, parse_sealed, read_small,
-};
+use crate::storage::manifest::{self, GalleryDirectory, ITEMS, Item, LINE_LIMIT, StorageError, VECTORS};
 use crate::storage::npy::header;
+use crate::storage::recorded::{FileRecord, check_digest, open_recorded, parse_sealed, read_small};
 
 pub(super) const LABELS: &str = "labels.npy";
 pub(super) const LINE_ENDS: &str = "line_ends.npy";

@@ -12,10 +12,10 @@ use crate::gallery::{GalleryError, Metric, admit};
 use crate::storage::atomic::{self, WriteError};
 use crate::storage::digest::{Digest, HashingWriter};
 use crate::storage::manifest::{
-    self, FileRecord, GALLERY_FORMAT, GalleryManifest, ITEMS, Item, Provenance, TOOL, VECTORS, write_hashed,
-    write_json,
+    self, GALLERY_FORMAT, GalleryManifest, ITEMS, Item, Provenance, TOOL, VECTORS,
 };
 use crate::storage::npy::write_values;
+use crate::storage::recorded::{FileRecord, write_hashed, write_json};
 
 /// The shape of a sharded gallery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,222 @@
+//! Writes and reads the files of a gallery.
+
+use std::borrow::Cow;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    GalleryManifest, ITEMS, LINE_LIMIT, MANIFEST, MANIFEST_LIMIT, Provenance, StorageError, VECTORS,
+};
+use crate::gallery::Gallery;
+use crate::storage::atomic::{self, WriteError};
+use crate::storage::digest::{Digest, HashingWriter};
+use crate::storage::live::{self, Written};
+use crate::storage::npy;
+use crate::storage::recorded::{check_digest, open_recorded, read_small, write_hashed, write_json};
+
+/// One line of `items.jsonl`.
+#[derive(Serialize, Deserialize)]
+pub(in crate::storage) struct Item<'a> {
+    pub(in crate::storage) identity: Cow<'a, str>,
+    pub(in crate::storage) label: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::storage) path: Option<Cow<'a, str>>,
+}
+
+/// A gallery as it stands on disk.
+#[derive(Clone, Debug)]
+pub struct GalleryDirectory {
+    /// The vectors with their labels and identities.
+    pub gallery: Gallery,
+    /// Where each item's picture was, if that was stored; see [`GalleryDirectory::picture_path`].
+    pub paths: Vec<Option<String>>,
+    /// What the gallery was made from.
+    ///
+    /// After writes it describes the gallery as it has become: the number of items, the digests that the two files would
+    /// have, and no data set, because there is none that holds these items.
+    pub manifest: GalleryManifest,
+    pub(in crate::storage) written: Written,
+    pub(in crate::storage) directory: PathBuf,
+}
+
+impl GalleryDirectory {
+    /// Writes a gallery, replacing the one that may be there; `paths` has one entry per item or none.
+    ///
+    /// Interrupted, it leaves a directory without a manifest, which [`GalleryDirectory::read`] refuses. A gallery with
+    /// [writes](live) is not replaced.
+    pub fn write(
+        directory: &Path,
+        gallery: &Gallery,
+        paths: &[Option<String>],
+        provenance: Provenance,
+    ) -> Result<GalleryManifest, StorageError> {
+        if !paths.is_empty() && paths.len() != gallery.len() {
+            return Err(StorageError::Paths { found: paths.len(), wanted: gallery.len() });
+        }
+        let failed = |error| WriteError::new(directory, error);
+        fs::create_dir_all(directory).map_err(failed)?;
+        // Held until the end, so that nobody begins to write to what is being replaced.
+        let no_writes = live::hold_empty(directory)?;
+        match fs::remove_file(directory.join(MANIFEST)) {
+            Ok(()) => atomic::sync_directory(directory).map_err(failed)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error).into()),
+        }
+
+        let vectors_file = write_hashed(&directory.join(VECTORS), |writer| write_vectors(writer, gallery))?;
+        let items_file = write_hashed(&directory.join(ITEMS), |writer| write_items(writer, gallery, paths))?;
+        let manifest = GalleryManifest::new(gallery, provenance, vectors_file, items_file);
+        write_json(&directory.join(MANIFEST), &manifest)?;
+        live::remove_empty(directory, no_writes)?;
+        Ok(manifest)
+    }
+
+    /// Whether [`GalleryDirectory::write`] may replace what is there, to be asked before long work: writes to it would be
+    /// lost.
+    pub fn check_replaceable(directory: &Path) -> Result<(), StorageError> {
+        live::hold_empty(directory).map(drop)
+    }
+
+    /// Reads the manifest alone, which knows nothing of writes.
+    pub fn read_manifest(directory: &Path) -> Result<GalleryManifest, StorageError> {
+        Ok(Self::read_manifest_with_digest(directory)?.0)
+    }
+
+    /// The manifest, and the digest of its file.
+    pub(in crate::storage) fn read_manifest_with_digest(
+        directory: &Path,
+    ) -> Result<(GalleryManifest, Digest), StorageError> {
+        let path = directory.join(MANIFEST);
+        let text = match read_small(&path, MANIFEST_LIMIT) {
+            Err(StorageError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Err(StorageError::NoManifest { path: directory.to_owned() });
+            }
+            other => other?,
+        };
+        let manifest = GalleryManifest::parse(&text, &path)?;
+        Ok((manifest, Digest::of_bytes(&text)))
+    }
+
+    /// Reads a gallery with everything written to it so far, and holds every file against the manifest.
+    ///
+    /// It does not wait for whoever is writing: a write in flight is seen whole or not at all.
+    pub fn read(directory: &Path) -> Result<Self, StorageError> {
+        live::with_writes(Self::read_base(directory)?, directory)
+    }
+
+    /// Number of writes since the gallery was made: items added, and identities removed.
+    pub fn writes(&self) -> u64 {
+        self.written.count
+    }
+
+    /// Stands for the gallery as it was made and every write to it, in order.
+    pub fn version(&self) -> Digest {
+        self.written.version
+    }
+
+    /// Whether an item was added after the gallery had been made.
+    pub fn is_added(&self, row: usize) -> bool {
+        row >= self.written.first_added
+    }
+
+    /// Where the picture of an item is, if that was stored: that of an added item lies in the gallery's `directory`, any
+    /// other where it lay when the gallery was made, seen from the working directory of that time.
+    pub fn picture_path(&self, row: usize) -> Option<PathBuf> {
+        self.written.picture_path(&self.paths, &self.directory, row)
+    }
+
+    /// Reads a gallery as it was made.
+    pub fn read_base(directory: &Path) -> Result<Self, StorageError> {
+        let (manifest, digest) = Self::read_manifest_with_digest(directory)?;
+
+        let path = directory.join(VECTORS);
+        let mut reader = open_recorded(&path, &manifest.vectors_file)?;
+        let array = npy::read_from(&mut reader, manifest.vectors_file.bytes, &path)?;
+        check_digest(reader, &path, &manifest.vectors_file)?;
+        let matrix = array.into_matrix(&path)?;
+        let count = |what, found, wanted| StorageError::Count { path: path.clone(), what, found, wanted };
+        if matrix.rows != manifest.items {
+            return Err(count("vectors", matrix.rows, manifest.items));
+        }
+        if matrix.columns != manifest.dimension {
+            return Err(count("components per vector", matrix.columns, manifest.dimension));
+        }
+
+        let path = directory.join(ITEMS);
+        let mut reader = open_recorded(&path, &manifest.items_file)?;
+        let (mut identities, mut labels, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+        let mut line = Vec::new();
+        let mut lines = BufReader::new(&mut reader);
+        loop {
+            line.clear();
+            let read = io::Read::take(&mut lines, LINE_LIMIT).read_until(b'\n', &mut line);
+            let length = read.map_err(|source| StorageError::Read { path: path.clone(), source })?;
+            if length == 0 {
+                break;
+            }
+            let item: Item<'_> = serde_json::from_slice(&line).map_err(|source| StorageError::Json {
+                path: path.clone(),
+                line: identities.len() + 1,
+                wanted: "an item with identity and label",
+                source,
+            })?;
+            identities.push(item.identity.into_owned());
+            labels.push(item.label.into_owned());
+            paths.push(item.path.map(Cow::into_owned));
+        }
+        check_digest(reader, &path, &manifest.items_file)?;
+        if identities.len() != manifest.items {
+            let (found, wanted) = (identities.len(), manifest.items);
+            return Err(StorageError::Count { path, what: "items", found, wanted });
+        }
+
+        let gallery = Gallery::new(matrix.values, manifest.dimension, identities, &labels, manifest.metric)
+            .map_err(|source| StorageError::Gallery { path: directory.to_owned(), source })?;
+        let written = Written { count: 0, first_added: gallery.len(), version: digest };
+        Ok(Self { gallery, paths, manifest, written, directory: directory.to_owned() })
+    }
+
+    /// Stands for everything of the gallery that decides a search in it: vectors, identities, labels, metric, and how the
+    /// vectors were made. Where pictures lie does not.
+    pub fn digest(&self) -> Digest {
+        let gallery = &self.gallery;
+        let mut names = HashingWriter::new(io::sink());
+        write_items(&mut names, gallery, &[]).expect("a sink takes everything");
+        let (_, names, _) = names.finish();
+        let GalleryManifest { items, dimension, metric, provenance, vectors_file, .. } = &self.manifest;
+        Digest::of_json(&serde_json::json!({
+            "items": items,
+            "dimension": dimension,
+            "metric": metric,
+            "made": provenance,
+            "vectors": vectors_file.sha256,
+            "names": names,
+        }))
+    }
+}
+
+/// The content of `vectors.npy`.
+pub(super) fn write_vectors(writer: &mut impl Write, gallery: &Gallery) -> io::Result<()> {
+    npy::write_f32_to(writer, &[gallery.len(), gallery.dimension()], gallery.vectors())
+}
+
+/// The content of `items.jsonl`.
+pub(super) fn write_items(
+    writer: &mut impl Write,
+    gallery: &Gallery,
+    paths: &[Option<String>],
+) -> io::Result<()> {
+    for row in 0..gallery.len() {
+        let item = Item {
+            identity: gallery.identity(row).into(),
+            label: gallery.label_name(gallery.label(row)).into(),
+            path: paths.get(row).and_then(Option::as_deref).map(Into::into),
+        };
+        serde_json::to_writer(&mut *writer, &item)?;
+        writer.write_all(b"\n")?;
+    }
+    Ok(())
+}

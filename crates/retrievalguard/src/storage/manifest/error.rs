@@ -1,0 +1,225 @@
+//! What can be wrong with the files of a gallery.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::MANIFEST;
+use crate::gallery::GalleryError;
+use crate::storage::atomic::WriteError;
+use crate::storage::digest::Digest;
+use crate::storage::journal::JournalError;
+use crate::storage::live;
+use crate::storage::npy::NpyError;
+use crate::storage::sealed::SealError;
+
+/// Why a gallery directory could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StorageError {
+    /// A file could not be opened or read.
+    #[error("`{}` cannot be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The directory was never finished, or is not a gallery.
+    #[error("`{}` has no {MANIFEST}: it is no gallery, or one whose writing was interrupted", path.display())]
+    NoManifest {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file is larger than anything this tool writes there.
+    #[error("`{}` has {found} bytes, wanted at most {limit}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        found: u64,
+        /// The largest that is read.
+        limit: u64,
+    },
+    /// The layout has moved on.
+    #[error("`{}` has format version {found}, wanted {wanted}", path.display())]
+    Format {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The version that this tool reads.
+        wanted: u32,
+    },
+    /// A manifest was changed after it had been written.
+    #[error("`{}` cannot be believed", path.display())]
+    Seal {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: SealError,
+    },
+    /// A gallery that came by way of another file is not the one that its manifest describes.
+    #[error("the gallery in `{}` has {what} {found}, its manifest says {wanted}", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// What the gallery has.
+        found: String,
+        /// What stands in the manifest.
+        wanted: String,
+    },
+    /// Text that is not the JSON it should be.
+    #[error("line {line} of `{}` is not {wanted}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Which line, counted from 1.
+        line: usize,
+        /// What should stand there.
+        wanted: &'static str,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+    /// A file does not have the size that the manifest gives.
+    #[error("`{}` has {found} bytes, its manifest says {wanted}", path.display())]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        found: u64,
+        /// The size in the manifest.
+        wanted: u64,
+    },
+    /// A file was changed after the manifest was written.
+    #[error("`{}` has sha256 {found:.16}…, its manifest says {wanted:.16}…", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Its digest.
+        found: Digest,
+        /// The digest in the manifest.
+        wanted: Digest,
+    },
+    /// Two parts that belong together have different sizes.
+    #[error("`{}` has {found} {what}, its manifest says {wanted}", path.display())]
+    Count {
+        /// The file.
+        path: PathBuf,
+        /// What was counted.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many the manifest announces.
+        wanted: usize,
+    },
+    /// Paths are given for every item or for none.
+    #[error("{found} paths were given for {wanted} gallery items, wanted one for each or none")]
+    Paths {
+        /// How many were given.
+        found: usize,
+        /// How many items there are.
+        wanted: usize,
+    },
+    /// The vectors are not an array.
+    #[error(transparent)]
+    Array(#[from] NpyError),
+    /// The vectors are no gallery.
+    #[error("gallery `{}` cannot be used", path.display())]
+    Gallery {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: GalleryError,
+    },
+    /// The journal of writes is in use or damaged.
+    #[error(transparent)]
+    Journal(JournalError),
+    /// A gallery with writes is not replaced: they would be lost.
+    #[error(
+        "`{}` holds {writes} writes to the gallery that would be replaced; wanted another directory, or this journal \
+         and {} moved away, which drops them",
+        path.display(),
+        live::ANCHOR
+    )]
+    Writes {
+        /// The journal.
+        path: PathBuf,
+        /// How many writes it holds.
+        writes: usize,
+    },
+    /// The writes were made to a gallery that has been replaced.
+    #[error(
+        "`{}` holds {writes} writes to the gallery whose manifest has sha256 {found:.16}…, the one beside it has \
+         {wanted:.16}…; wanted that gallery back, or this journal and {} moved away, which drops them",
+        path.display(),
+        live::ANCHOR
+    )]
+    OtherWrites {
+        /// The journal.
+        path: PathBuf,
+        /// How many writes it holds.
+        writes: usize,
+        /// Digest of the manifest that the writes belong to.
+        found: Digest,
+        /// Digest of the manifest that is there.
+        wanted: Digest,
+    },
+    /// Acknowledged writes are missing from the journal, or others stand in their place.
+    #[error(
+        "`{}` holds {found} writes to the gallery, and not the {wanted} that were acknowledged; wanted the whole journal \
+         back, or `retrievalguard repair --accept-loss`, which makes do with what is there",
+        path.display()
+    )]
+    LostWrites {
+        /// The journal.
+        path: PathBuf,
+        /// How many writes it holds.
+        found: u64,
+        /// How many it should hold, at least.
+        wanted: u64,
+    },
+    /// Nothing can be said about missing writes.
+    #[error(
+        "`{}`, which says how many writes were acknowledged, is {what}; wanted it back, or `retrievalguard repair \
+         --accept-loss`, which makes do with the writes that are there; beside no manifest, wanted it moved away",
+        path.display()
+    )]
+    Anchor {
+        /// The anchor.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A record of the journal is intact but cannot be applied.
+    #[error("record {record} of `{}` is not a write to this gallery", path.display())]
+    WriteRecord {
+        /// The journal.
+        path: PathBuf,
+        /// Number of the record.
+        record: usize,
+        /// What is wrong with it.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The name of a picture file ends in letters and digits.
+    #[error(
+        "a picture is to be stored with the extension `{found}`, wanted 1 to 8 lower-case letters and digits"
+    )]
+    Extension {
+        /// What was given.
+        found: String,
+    },
+}
+
+impl From<JournalError> for StorageError {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::Write(error) => Self::Write(error),
+            other => Self::Journal(other),
+        }
+    }
+}
