@@ -1,9 +1,12 @@
 //! Writes that are read back, cut at every byte, flipped, refused, and held against another gallery.
 
+use serde_json::json;
+
 use super::*;
 use crate::NormBound;
-use crate::gallery::Metric;
+use crate::gallery::{Gallery, Metric};
 use crate::storage::journal::JournalError;
+use crate::storage::manifest::{GalleryManifest, Provenance};
 
 /// A temporary directory in memory where there is one: thousands of small files need no disk.
 fn folder_in_memory() -> tempfile::TempDir {
