@@ -1,7 +1,7 @@
 //! Encoders that couple the pictures of a batch: how often certificates are wrong, and that batches change nothing.
 //!
 //! `shared_factor.onnx` gives every picture `sign(p₀ − ½) · sign(p₁ − ½)`, the second sign that of the first picture of
-//! the batch. The law of each embedding is the one it has alone, so the true radius is known; the samples of a batch are
+//! the batch. The distribution of each embedding is the one it has alone, so the true radius is known; the samples of a batch are
 //! not independent, so a certificate that counts them as if they were is wrong far more often than α. The harness must
 //! see that in an encoder that is run in batches, and must not see it in the same encoder as this crate runs it.
 //! `RETRIEVALGUARD_LONG_TESTS=1` runs ten times as many repetitions.

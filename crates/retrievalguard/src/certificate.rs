@@ -28,11 +28,11 @@ mod adaptive;
 mod betting;
 #[cfg(test)]
 mod coverage;
+mod empirical_distribution;
 mod explain;
 mod growing;
 mod half_space;
 mod half_space_mean;
-mod law;
 mod paper;
 mod plan;
 mod projection;

@@ -1,6 +1,6 @@
 //! What could be certified at all, before any sample is drawn.
 //!
-//! With `n` samples nothing can be told apart from a law that puts a mass of about `ln(1/α)/n` anywhere, so every
+//! With `n` samples nothing can be told apart from a distribution that puts a mass of about `ln(1/α)/n` anywhere, so every
 //! certificate has a ceiling that depends on `n`, `α` and `σ` alone. Nobody should wait hours to find it.
 //!
 //! ```

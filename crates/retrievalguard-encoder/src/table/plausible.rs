@@ -10,7 +10,7 @@ use super::results::column_name;
 use super::{ResultRow, ResultTable, TableError};
 use crate::run::{Method, Retriever, RunDescription, Smoothed, TableDescription};
 
-/// No quantile of the normal law that a double can hold lies further from zero.
+/// No quantile of the normal distribution that a double can hold lies further from zero.
 const FARTHEST_SCORE: f64 = 39.0;
 
 /// What rounding may add to a ceiling.

@@ -130,8 +130,8 @@ def dynamically_quantised(generator):
 def shared_factor():
     """sign(p0 - 1/2) sign(p1 - 1/2) with the second sign taken from the first picture of the batch.
 
-    Every embedding has the law that it would have alone, where the retrieval turns at p0 = 1/2 or p1 = 1/2 and the true
-    radius of a picture is its distance to the nearer of the two; but the samples of a batch are not independent.
+    Every embedding has the distribution that it would have alone, where the retrieval turns at p0 = 1/2 or p1 = 1/2 and the
+    true radius of a picture is its distance to the nearer of the two; but the samples of a batch are not independent.
     """
     part = lambda name, numbers: constant(name, numbers, numpy.int64)
     nodes = [

@@ -154,7 +154,7 @@ pub(crate) struct Cells {
 impl Cells {
     /// Cells between ascending `inner` edges; `guess(τ)` is the pilot's `P(S > τ)`, never nearer to one than `floor`.
     ///
-    /// An atom of the law lies at most `nudge` above an edge.
+    /// An atom of the distribution lies at most `nudge` above an edge.
     pub(crate) fn new(
         inner: &[f32],
         range: f64,
@@ -168,7 +168,7 @@ impl Cells {
         let scores = edges
             .windows(2)
             .map(|pair| {
-                // Edges sit just below atoms, where the law jumps: what counts is the law inside the cell.
+                // Edges sit just below atoms, where the distribution jumps: what counts is what it does inside the cell.
                 let (left, right) = (guess(pair[0] + nudge), guess(pair[1]));
                 let below = f64::midpoint(left.complement(), right.complement()).max(floor).min(1.0 - 1e-12);
                 let above = f64::midpoint(left.get(), right.get()).min(1.0 - floor).max(1e-12);

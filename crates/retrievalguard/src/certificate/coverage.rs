@@ -6,7 +6,7 @@
 
 use super::adaptive::share_of_look;
 use super::betting::Rungs;
-use super::law::Law;
+use super::empirical_distribution::EmpiricalDistribution;
 use super::plan::HashTables;
 use super::thresholds::{StepBound, count_above};
 use super::*;
@@ -117,7 +117,7 @@ const MARGIN: f64 = 0.7;
 fn two_cell(fault: Fault) -> Tally {
     let p = normal::distribution(MARGIN);
     Tally::of(0.1, 4_000, |random| {
-        let thresholds = Law::new(coin_scores(random, p, 60), 1.0, 2).thresholds(400);
+        let thresholds = EmpiricalDistribution::new(coin_scores(random, p, 60), 1.0, 2).thresholds(400);
         let scores = coin_scores(random, p, 400);
         threshold_radius(&scores, &thresholds, 0.0, 0.1, fault).is_some_and(|radius| radius > MARGIN)
     })
@@ -186,7 +186,7 @@ fn undecided(choose_on_pilot: bool) -> Tally {
         let chooser = if choose_on_pilot { &pilot } else { &scores };
         let sign = chooser.iter().sum::<f32>().signum();
         let towards = |values: &[f32]| values.iter().map(|value| sign * value).collect::<Vec<f32>>();
-        let thresholds = Law::new(towards(chooser), 1.0, 2).thresholds(401);
+        let thresholds = EmpiricalDistribution::new(towards(chooser), 1.0, 2).thresholds(401);
         threshold_radius(&towards(&scores), &thresholds, 0.0, 0.1, Fault::None)
             .is_some_and(|radius| radius > 0.0)
     })

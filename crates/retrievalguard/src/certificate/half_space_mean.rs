@@ -6,7 +6,7 @@
 //! the pilot, at the full level.
 
 use super::betting::{BETS, mean_lower_bound, plan_bets};
-use super::law::Law;
+use super::empirical_distribution::EmpiricalDistribution;
 use super::projection::scores;
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
 use super::{
@@ -191,8 +191,8 @@ impl Certifier<'_> {
     }
 
     /// Bets on the mean score, planned for where the bound is expected to end.
-    fn mean_bets(&self, law: &Law, samples: u32, range: f64) -> [f64; BETS] {
-        let points = law.points();
+    fn mean_bets(&self, empirical: &EmpiricalDistribution, samples: u32, range: f64) -> [f64; BETS] {
+        let points = empirical.points();
         // The mean of the points themselves: beside the width of many samples, what they leave out is not small.
         let expected: f64 = points.iter().map(|&(score, mass)| mass * (score + range)).sum();
         // Where the bound is expected to end: one standard error times the usual quantile below the mean.
@@ -208,8 +208,9 @@ impl Certifier<'_> {
     /// Betting bound on the mean score, its bets planned on the pilot.
     fn bet_on_mean(&self, half_space: &HalfSpace, query: &SampledQuery, range: f64, most: f64) -> f64 {
         let SampledQuery { pilot, certifying: samples } = query;
-        let law = Law::new(scores(pilot, range, &half_space.direction), range, pilot.dimension());
-        let fractions = self.mean_bets(&law, samples.count(), range);
+        let empirical =
+            EmpiricalDistribution::new(scores(pilot, range, &half_space.direction), range, pilot.dimension());
+        let fractions = self.mean_bets(&empirical, samples.count(), range);
         let scores = scores(samples, range, &half_space.direction);
         mean_lower_bound(&scores, range, fractions, self.alpha.get(), (most + range).min(2.0 * range))
             - range
@@ -320,8 +321,8 @@ mod tests {
         let query = SampledQuery { pilot: coins(80, 20), certifying: coins(850, 150) };
         let outcome = certifier.half_space_mean(&query, &Relevance::new(Positives::Item(0), vec![])).unwrap();
         let range = range_of(&query.pilot);
-        let law = Law::new(scores(&query.pilot, range, &[1.0, 0.0]), range, 2);
-        let bets = certifier.mean_bets(&law, 1_000, range);
+        let empirical = EmpiricalDistribution::new(scores(&query.pilot, range, &[1.0, 0.0]), range, 2);
+        let bets = certifier.mean_bets(&empirical, 1_000, range);
         let values = scores(&query.certifying, range, &[1.0, 0.0]);
         let bound = |level| mean_lower_bound(&values, range, bets, level, 2.0 * range) - range;
         let found = outcome.explain.number("lower mean score").unwrap();

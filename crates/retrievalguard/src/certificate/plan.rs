@@ -4,7 +4,7 @@
 //! Everything here may be approximate. A choice made on the pilot costs radius when it is poor, never validity.
 
 use super::betting::{Cells, DualTest, Ladder, Rungs};
-use super::law::Law;
+use super::empirical_distribution::EmpiricalDistribution;
 use super::projection::scores;
 use super::separation::{HalfSpace, Separation, Share, WEIGHT_UNIT, separate};
 use super::thresholds::{ScoreTable, StepBound};
@@ -365,36 +365,36 @@ impl Planner<'_> {
     }
 
     /// The pilot's scores in the direction of a half-space.
-    fn law(&self, half_space: &HalfSpace) -> Law {
+    fn empirical(&self, half_space: &HalfSpace) -> EmpiricalDistribution {
         let scores = scores(self.pilot, self.range, &half_space.direction);
-        Law::new(scores, self.range, self.pilot.dimension())
+        EmpiricalDistribution::new(scores, self.range, self.pilot.dimension())
     }
 
     /// What the pilot says about a half-space, with the radius that counting should give.
     pub(crate) fn sketch(&self, half_space: HalfSpace, table: &mut HashTables) -> Sketch {
-        let law = self.law(&half_space);
-        let thresholds = law.thresholds(self.samples);
+        let empirical = self.empirical(&half_space);
+        let thresholds = empirical.thresholds(self.samples);
         let trials = f64::from(self.samples);
         let sharing = thresholds.len().max(1);
         let scores = thresholds.iter().map(|&place| {
-            let expected = (trials * law.above(f64::from(place)).get()).floor() as u32;
+            let expected = (trials * empirical.above(f64::from(place)).get()).floor() as u32;
             table.score(sharing, expected)
         });
         let counting = StepBound::new(&thresholds, scores, self.range, self.sigma).radius(half_space.offset);
-        Sketch { half_space, law, thresholds, counting }
+        Sketch { half_space, empirical, thresholds, counting }
     }
 
     /// Chooses between the two finite-sample forms.
     pub(crate) fn settle(&self, sketch: Sketch) -> Test {
-        let Sketch { half_space, law, thresholds, counting } = sketch;
+        let Sketch { half_space, empirical, thresholds, counting } = sketch;
         if self.form == Form::Thresholds {
             return Test::Thresholds { half_space, thresholds };
         }
-        let guess = |place| law.above(place);
-        let cells = Cells::new(&thresholds, self.range, self.floor(), 2.0 * law.nudge(), guess);
+        let guess = |place| empirical.above(place);
+        let cells = Cells::new(&thresholds, self.range, self.floor(), 2.0 * empirical.nudge(), guess);
         let (samples, level, offset) = (self.samples, self.level, half_space.offset);
         let (ladder, radius) =
-            Ladder::new(cells, &law.points(), samples, level, offset, self.sigma, self.rungs);
+            Ladder::new(cells, &empirical.points(), samples, level, offset, self.sigma, self.rungs);
         // Where neither promises anything, bets near zero ask for least.
         if self.form == Form::Betting || radius >= counting {
             Test::Betting { half_space, ladder }
@@ -407,7 +407,7 @@ impl Planner<'_> {
 /// A half-space as the pilot sees it.
 pub(crate) struct Sketch {
     half_space: HalfSpace,
-    law: Law,
+    empirical: EmpiricalDistribution,
     thresholds: Vec<f32>,
     /// Radius that the threshold form should reach.
     counting: Option<f64>,
@@ -417,18 +417,19 @@ impl Sketch {
     /// Larger is better; half-spaces without hope are ordered by how far the mean is from the offset.
     fn promise(&self) -> f64 {
         self.counting
-            .unwrap_or_else(|| (self.law.mean() - self.half_space.offset).min(0.0) - f64::MIN_POSITIVE)
+            .unwrap_or_else(|| (self.empirical.mean() - self.half_space.offset).min(0.0) - f64::MIN_POSITIVE)
     }
 }
 
 impl Planner<'_> {
     /// A betting test of one radius for a half-space, planned on the pilot's scores.
     pub(crate) fn wager(&self, half_space: &HalfSpace, radius: f64) -> Wager {
-        let law = self.law(half_space);
-        let thresholds = law.thresholds(self.samples);
-        let cells =
-            Cells::new(&thresholds, self.range, self.floor(), 2.0 * law.nudge(), |place| law.above(place));
-        let test = DualTest::new(&cells, &law.points(), radius, half_space.offset, self.sigma);
+        let empirical = self.empirical(half_space);
+        let thresholds = empirical.thresholds(self.samples);
+        let cells = Cells::new(&thresholds, self.range, self.floor(), 2.0 * empirical.nudge(), |place| {
+            empirical.above(place)
+        });
+        let test = DualTest::new(&cells, &empirical.points(), radius, half_space.offset, self.sigma);
         Wager { cells, test }
     }
 
@@ -463,7 +464,7 @@ pub(crate) struct Wager {
     pub(crate) test: DualTest,
 }
 
-/// Quantiles that stand for a Gaussian law when a bet is planned.
+/// Quantiles that stand for a Gaussian when a bet is planned.
 const MOMENT_POINTS: usize = 24;
 
 /// Score tables by the number of thresholds that share the level.

@@ -1,7 +1,7 @@
-//! What the pilot suggests about the distribution of the scores.
+//! The empirical distribution of the pilot's scores.
 //!
-//! Nothing here is proved and nothing needs to be: the law only places thresholds and bets before the certifying
-//! sample is looked at. A bad guess costs radius, never validity.
+//! Nothing here is proved and nothing needs to be: the distribution only places thresholds and bets before the
+//! certifying sample is looked at. A bad guess costs radius, never validity.
 
 use super::projection::score_error;
 use crate::normal::{self, Probability};
@@ -15,7 +15,7 @@ const UNIFORM: usize = 4;
 
 /// Scores of the pilot in one direction, with an exponential tail below the smallest.
 #[derive(Clone, Debug)]
-pub(crate) struct Law {
+pub(crate) struct EmpiricalDistribution {
     sorted: Vec<f32>,
     /// Mean excess of the lowest tenth: the scale at which the tail is taken to decay.
     tail: f64,
@@ -23,13 +23,13 @@ pub(crate) struct Law {
     dimension: usize,
 }
 
-impl Law {
+impl EmpiricalDistribution {
     pub(crate) fn new(mut scores: Vec<f32>, range: f64, dimension: usize) -> Self {
         scores.sort_unstable_by(f32::total_cmp);
         let lowest = scores.len().div_ceil(10);
         let knee = f64::from(scores[lowest.min(scores.len() - 1)]);
         let excess: f64 = scores[..lowest].iter().map(|&score| knee - f64::from(score)).sum();
-        // Equal smallest scores are an atom: nothing suggests that the law reaches below it.
+        // Equal smallest scores are an atom: nothing suggests that the distribution reaches below it.
         let nudge = 3.0 * score_error(dimension, range);
         let atom = scores.get(2).is_some_and(|&third| f64::from(third) - f64::from(scores[0]) <= nudge);
         let tail = if atom { nudge } else { excess / lowest as f64 };
@@ -109,7 +109,7 @@ impl Law {
         places
     }
 
-    /// A few weighted scores that stand for the law, the tail below the pilot included.
+    /// A few weighted scores that approximate the distribution, the tail below the pilot included.
     pub(crate) fn points(&self) -> Vec<(f64, f64)> {
         let tail_mass = 0.5 / (self.len() + 1.0);
         let count = POINTS.min(self.sorted.len());
