@@ -9,7 +9,7 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetOptions, Format, NamedSplit, Record, Role, open,
 };
-use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, Tables, used, write_run};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, used, write_run};
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, PipelineError, data_set_digest,
     model_config_difference,
@@ -166,7 +166,7 @@ impl Certified {
 /// A run that was asked for: the request, and where its inputs lie.
 pub(crate) struct Ordered<'a> {
     pub(crate) request: CertifyRequest<'a>,
-    pub(crate) places: Places,
+    pub(crate) places: RunPlaces,
 }
 
 /// Reads pictures and gallery, checks every word, and does `work` with what is asked; `name` is the function's.
@@ -229,7 +229,7 @@ pub(crate) fn ordered<T>(
     };
     let command = vec!["python".to_owned(), format!("retrievalguard.{name}")];
     let described = (pictures.path.as_path(), pictures.format.as_str(), Boxes::Usual);
-    let places = Places::new(command, described, gallery, &encoder.model, encoder.contract.as_deref());
+    let places = RunPlaces::new(command, described, gallery, &encoder.model, encoder.contract.as_deref());
     let places = places.map_err(|error| raised(&error))?;
     work(&Ordered { request, places })
 }

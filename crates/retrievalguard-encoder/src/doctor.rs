@@ -15,7 +15,9 @@ use std::thread;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Attempt, Engine, EngineError, EngineOptions, EngineReport, Place, Provider, Runtime};
+use crate::engine::{
+    Attempt, Engine, EngineError, EngineOptions, EngineReport, LibraryLocation, Provider, Runtime,
+};
 
 /// What [`doctor`] found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +27,7 @@ pub struct DoctorReport {
     /// The engine that will run, unless what was asked for is not there.
     pub engine: Option<EngineReport>,
     /// Where its library was found.
-    pub place: Option<Place>,
+    pub place: Option<LibraryLocation>,
     /// Where onnxruntime was looked for in vain.
     pub attempts: Vec<Attempt>,
     /// Why nothing can run as asked.

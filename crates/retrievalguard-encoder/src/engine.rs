@@ -55,7 +55,7 @@ mod trial;
 
 pub(crate) use choice::Runtime;
 pub use choice::{Attempt, Engine, EngineOptions, EngineReport, MOST_BATCH, MOST_THREADS, Provider};
-pub use discovery::Place;
+pub use discovery::LibraryLocation;
 pub use error::EngineError;
 pub use model::{ModelFacts, StoredNetwork, StoredTensor};
 

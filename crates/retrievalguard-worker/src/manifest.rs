@@ -7,7 +7,7 @@ use retrievalguard::storage::manifest::{FileRecord, GalleryDirectory};
 use retrievalguard::storage::sealed::unseal;
 use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::picture::{PictureError, PictureLimits, PixelBox, RgbPicture};
-use retrievalguard_encoder::pipeline::run_files::Places;
+use retrievalguard_encoder::pipeline::run_files::RunPlaces;
 use retrievalguard_encoder::pipeline::{DescribedPicture, PipelineError, digest_of_pictures};
 use retrievalguard_encoder::run::{GalleryDescription, Procedure, RunDescription, Smoothed, excluded_digest};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub struct RunManifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notes {
     /// The command that shared the run, and where its inputs lay.
-    pub places: Places,
+    pub places: RunPlaces,
     /// Whether the table is written as JSON lines, too.
     pub jsonl: bool,
     /// Whether a table per certificate is written as TSV, too.

@@ -34,7 +34,7 @@ mod growing;
 mod half_space;
 mod half_space_mean;
 mod paper;
-mod plan;
+mod pilot_choice;
 mod projection;
 mod radius;
 mod rows;
@@ -59,7 +59,7 @@ pub use paper::{
     certified_radius, certified_radius_linear, concentration, lipschitz_bound, lipschitz_bound_linear,
     matrix_concentration, mean_shift_bound,
 };
-pub(crate) use plan::smallest_promises;
+pub(crate) use pilot_choice::smallest_promises;
 pub use radius::{Radius, round_down};
 pub use rows::{Outputs, RowsError, SampleRole};
 pub use similarity::Similarity;

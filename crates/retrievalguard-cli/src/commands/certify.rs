@@ -19,7 +19,7 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Embedder, NormBound, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, Tables, used, write_run};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, used, write_run};
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery, data_set_digest,
     model_config_difference,
@@ -185,7 +185,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         Tables { jsonl: arguments.jsonl, tsv: arguments.tsv, recall_at_k: arguments.top_k.get() > 1 };
     let described = (queries.as_path(), arguments.data.format().name(), arguments.data.boxes());
     if let Some(address) = &arguments.share {
-        let places = Places::new(own_command(), described, gallery, model, arguments.contract.as_deref())?;
+        let places = RunPlaces::new(own_command(), described, gallery, model, arguments.contract.as_deref())?;
         return share_run(&request, address, arguments.chunk, (gallery, model), (&places, tables), out);
     }
     print_plan(&request)?;
@@ -194,7 +194,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let result = certify(&request, &arguments.out.join("certify.journal"), &progress);
     progress.finish();
     let report = result?;
-    let places = Places::new(own_command(), described, gallery, model, arguments.contract.as_deref())?;
+    let places = RunPlaces::new(own_command(), described, gallery, model, arguments.contract.as_deref())?;
     let inputs = Inputs::new(places, data_set_digest(&used(&records, &report)), &report);
     write_run(&arguments.out, &report, &inputs, tables)?;
     log_run(&arguments.out, &request, &report, started)?;
@@ -233,7 +233,7 @@ fn share_run(
     address: &str,
     chunk: Option<NonZeroU32>,
     (gallery, model): (&Path, &Path),
-    (places, tables): (&Places, Tables),
+    (places, tables): (&RunPlaces, Tables),
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let notes = Notes { places: places.clone(), jsonl: tables.jsonl, tsv: tables.tsv };

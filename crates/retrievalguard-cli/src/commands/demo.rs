@@ -19,7 +19,7 @@ use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma};
 use retrievalguard_encoder::catalogue::{Catalogue, Part};
 use retrievalguard_encoder::dataset::{Boxes, BrokenPictures, DatasetOptions, Format, Record, open};
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::pipeline::run_files::{Inputs, Places as InputPlaces, Tables, used, write_run};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, used, write_run};
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, certify, data_set_digest, index,
 };
@@ -84,14 +84,14 @@ pub(crate) struct DemoArgs {
 }
 
 /// Where everything lies.
-struct Places {
+struct DemoPaths {
     pictures: PathBuf,
     encoder: PathBuf,
     gallery: PathBuf,
     certificates: PathBuf,
 }
 
-impl Places {
+impl DemoPaths {
     fn in_directory(directory: &Path) -> Self {
         Self {
             pictures: directory.join("pictures"),
@@ -112,7 +112,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
         return Err(super::not_built::NotBuilt::train("`demo --train`").into());
     }
     let directory = &arguments.out;
-    let places = Places::in_directory(directory);
+    let paths = DemoPaths::in_directory(directory);
     let (classes, pictures) = (Part::Queries.classes(), Part::Queries.pictures());
     let most = (classes.end - classes.start) * (pictures.end - pictures.start);
     if arguments.queries.get() as u64 > most {
@@ -122,21 +122,21 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     fs::create_dir_all(directory).map_err(|error| WriteError::new(directory, error))?;
     let _lock = FolderLock::take(directory)?;
     claim(directory, &description(arguments))?;
-    provide_encoder(arguments, &places)?;
-    let embedder = arguments.engine.open(&places.encoder, None)?;
+    provide_encoder(arguments, &paths)?;
+    let embedder = arguments.engine.open(&paths.encoder, None)?;
     for part in [Part::Gallery, Part::Queries] {
-        draw(&places, part, arguments.engine.threads())?;
+        draw(&paths, part, arguments.engine.threads())?;
     }
 
-    let gallery = gallery(arguments, &places, &embedder)?;
-    let data_set = read(&places, Part::Queries)?;
+    let gallery = gallery(arguments, &paths, &embedder)?;
+    let data_set = read(&paths, Part::Queries)?;
     let queries = spread(&data_set, arguments.queries.get());
     let request = CertifyRequest {
         queries: &queries,
         data_set: &data_set,
         embedder: &embedder,
         gallery: &gallery,
-        gallery_name: &places.gallery.display().to_string(),
+        gallery_name: &paths.gallery.display().to_string(),
         sigma: arguments.sigma,
         alpha: arguments.alpha,
         pilot: arguments.pilot,
@@ -154,17 +154,17 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     print_plan(&request)?;
     let started = Instant::now();
     let progress = Progress::new("certifying");
-    let result = certify(&request, &places.certificates.join("certify.journal"), &progress);
+    let result = certify(&request, &paths.certificates.join("certify.journal"), &progress);
     progress.finish();
     let report = result?;
-    let described = (&*places.part(Part::Queries), Format::ImageFolder.name(), Boxes::Usual);
-    let lay = InputPlaces::new(own_command(), described, &places.gallery, &places.encoder, None)?;
-    let inputs = Inputs::new(lay, data_set_digest(&used(&queries, &report)), &report);
+    let described = (&*paths.part(Part::Queries), Format::ImageFolder.name(), Boxes::Usual);
+    let places = RunPlaces::new(own_command(), described, &paths.gallery, &paths.encoder, None)?;
+    let inputs = Inputs::new(places, data_set_digest(&used(&queries, &report)), &report);
     let tables = Tables { jsonl: true, ..Tables::default() };
-    write_run(&places.certificates, &report, &inputs, tables)?;
-    log_run(&places.certificates, &request, &report, started)?;
+    write_run(&paths.certificates, &report, &inputs, tables)?;
+    log_run(&paths.certificates, &request, &report, started)?;
     tell_resumed(&report);
-    show(arguments, &places, &report, &queries, out)
+    show(arguments, &paths, &report, &queries, out)
 }
 
 /// Only a directory that is new, empty or a demo's own is written to.
@@ -184,19 +184,19 @@ fn refuse_foreign(directory: &Path) -> anyhow::Result<()> {
 }
 
 /// Puts the encoder and its model config where the directory wants them: trained here, or those that ship with the program.
-fn provide_encoder(arguments: &DemoArgs, places: &Places) -> anyhow::Result<()> {
+fn provide_encoder(arguments: &DemoArgs, paths: &DemoPaths) -> anyhow::Result<()> {
     #[cfg(feature = "train")]
     if arguments.train {
-        let folder = train_encoder(arguments, places)?;
+        let folder = train_encoder(arguments, paths)?;
         let part = |name: &str| {
             let path = folder.join(name);
             fs::read(&path).with_context(|| format!("`{}` cannot be read", path.display()))
         };
-        return write_encoder(&places.encoder, &part("encoder.onnx")?, &part("encoder.toml")?);
+        return write_encoder(&paths.encoder, &part("encoder.onnx")?, &part("encoder.toml")?);
     }
     #[cfg(not(feature = "train"))]
     let _ = arguments;
-    write_encoder(&places.encoder, ENCODER, MODEL_CONFIG)
+    write_encoder(&paths.encoder, ENCODER, MODEL_CONFIG)
 }
 
 fn write_encoder(model: &Path, encoder: &[u8], config: &[u8]) -> anyhow::Result<()> {
@@ -210,12 +210,12 @@ fn write_encoder(model: &Path, encoder: &[u8], config: &[u8]) -> anyhow::Result<
 
 /// Trains on the catalogue's other classes, or goes on with it; the folder of the run.
 #[cfg(feature = "train")]
-fn train_encoder(arguments: &DemoArgs, places: &Places) -> anyhow::Result<PathBuf> {
+fn train_encoder(arguments: &DemoArgs, paths: &DemoPaths) -> anyhow::Result<PathBuf> {
     use retrievalguard_train::recipe::Recipe;
     use retrievalguard_train::trainer::Start;
 
-    draw(places, Part::Train, arguments.engine.threads())?;
-    let records = read(places, Part::Train)?;
+    draw(paths, Part::Train, arguments.engine.threads())?;
+    let records = read(paths, Part::Train)?;
     let folder = arguments.out.join("training");
     let start = if folder.join("recipe.toml").exists() { Start::Resume } else { Start::Fresh };
     let recipe = Recipe::from_toml("the demo's recipe", RECIPE)?;
@@ -269,28 +269,28 @@ fn claim(directory: &Path, description: &Value) -> anyhow::Result<()> {
     Ok(atomic::write(&path, text.as_bytes())?)
 }
 
-fn draw(places: &Places, part: Part, threads: NonZeroUsize) -> anyhow::Result<()> {
+fn draw(paths: &DemoPaths, part: Part, threads: NonZeroUsize) -> anyhow::Result<()> {
     let progress = Progress::new("drawing");
-    let drawn = Catalogue::new(CATALOGUE_SEED).write(&places.pictures, part, threads, &progress);
+    let drawn = Catalogue::new(CATALOGUE_SEED).write(&paths.pictures, part, threads, &progress);
     progress.finish();
     drawn?;
     Ok(())
 }
 
-fn read(places: &Places, part: Part) -> anyhow::Result<Vec<Record>> {
-    Ok(open(&places.part(part), Format::ImageFolder, DatasetOptions::default())?.records)
+fn read(paths: &DemoPaths, part: Part) -> anyhow::Result<Vec<Record>> {
+    Ok(open(&paths.part(part), Format::ImageFolder, DatasetOptions::default())?.records)
 }
 
 /// The gallery as it is stored, made first if it is not there.
 fn gallery(
     arguments: &DemoArgs,
-    places: &Places,
+    paths: &DemoPaths,
     embedder: &OnnxEmbedder,
 ) -> anyhow::Result<GalleryDirectory> {
-    if let Ok(stored) = GalleryDirectory::read(&places.gallery) {
+    if let Ok(stored) = GalleryDirectory::read(&paths.gallery) {
         return Ok(stored);
     }
-    let records = read(places, Part::Gallery)?;
+    let records = read(paths, Part::Gallery)?;
     let request = IndexRequest {
         records: &records,
         embedder,
@@ -304,10 +304,10 @@ fn gallery(
         batch: arguments.engine.batch,
     };
     let progress = Progress::new("indexing");
-    let result = index(&request, &places.gallery, &progress);
+    let result = index(&request, &paths.gallery, &progress);
     progress.finish();
     result?;
-    Ok(GalleryDirectory::read(&places.gallery)?)
+    Ok(GalleryDirectory::read(&paths.gallery)?)
 }
 
 /// So many records, spread evenly over all of them and thereby over the classes.
@@ -319,7 +319,7 @@ pub(super) fn spread(records: &[Record], count: usize) -> Vec<Record> {
 /// The tables, what they mean, where they lie and what to try next.
 fn show(
     arguments: &DemoArgs,
-    places: &Places,
+    paths: &DemoPaths,
     report: &CertifyReport,
     queries: &[Record],
     out: &mut dyn Write,
@@ -333,11 +333,11 @@ fn show(
     let shown = |path: &Path| path.display().to_string();
     writeln!(out, "\nwhere it lies")?;
     for (what, path) in [
-        ("table of certificates", places.certificates.join("certificates.parquet")),
-        ("the same as JSON lines", places.certificates.join("certificates.jsonl")),
-        ("gallery", places.gallery.clone()),
-        ("pictures", places.pictures.clone()),
-        ("encoder and its config", places.encoder.clone()),
+        ("table of certificates", paths.certificates.join("certificates.parquet")),
+        ("the same as JSON lines", paths.certificates.join("certificates.jsonl")),
+        ("gallery", paths.gallery.clone()),
+        ("pictures", paths.pictures.clone()),
+        ("encoder and its config", paths.encoder.clone()),
     ] {
         writeln!(out, "  {what:<25} {}", shown(&path))?;
     }
@@ -345,15 +345,15 @@ fn show(
     let program = std::env::args_os().next().map_or_else(|| "retrievalguard".into(), PathBuf::from);
     let [program, gallery, model, table, pictures, decisions] = [
         &program,
-        &places.gallery,
-        &places.encoder,
-        &places.certificates.join("certificates.parquet"),
-        &places.part(Part::Queries),
+        &paths.gallery,
+        &paths.encoder,
+        &paths.certificates.join("certificates.parquet"),
+        &paths.part(Part::Queries),
         &arguments.out.join("decisions"),
     ]
     .map(|path| quoted(path));
-    let picture = quoted(&places.part(Part::Queries).join(&queries[0].identity));
-    let run = quoted(&places.certificates);
+    let picture = quoted(&paths.part(Part::Queries).join(&queries[0].identity));
+    let run = quoted(&paths.certificates);
     let with =
         format!("--gallery {gallery} --model {model} --sigma {}{}", arguments.sigma, engine(arguments));
     writeln!(out, "\ntry next")?;

@@ -15,7 +15,7 @@ use retrievalguard::storage::sealed::seal_line;
 use retrievalguard_encoder::dataset::{Boxes, DatasetOptions, Record, open};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::PictureLimits;
-use retrievalguard_encoder::pipeline::run_files::{Inputs, Places, StoredRun};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, StoredRun};
 use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, data_set_digest, input_values};
 use retrievalguard_encoder::run::{EncoderDescription, RunDescription, Smoothed};
 use retrievalguard_encoder::table::ResultTable;
@@ -96,7 +96,7 @@ impl RunDirectory {
 
     /// The same, with none in the place of a query that is gone.
     pub(super) fn remaining_records(&self) -> anyhow::Result<Vec<Option<Record>>> {
-        let Places { queries, format, boxes, .. } = &self.inputs.places;
+        let RunPlaces { queries, format, boxes, .. } = &self.inputs.places;
         let boxes = Boxes::named(boxes).with_context(|| format!("`{boxes}` is no rule for boxes"))?;
         let data = open(queries, format.parse()?, DatasetOptions { boxes })?;
         let mut known: HashMap<String, Record> =
@@ -136,7 +136,7 @@ impl RunDirectory {
 
     /// The encoder that was run, and no other.
     pub(super) fn encoder(&self, engine: &EngineArgs) -> anyhow::Result<OnnxEmbedder> {
-        let Places { model, contract, .. } = &self.inputs.places;
+        let RunPlaces { model, contract, .. } = &self.inputs.places;
         let embedder = engine.open(model, contract.as_deref())?;
         let (found, wanted) = (EncoderDescription::new(&embedder), &self.description.encoder);
         for (what, found, wanted) in [

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::attempts_text;
 use super::onnxruntime::{self, Library};
-use super::{EngineError, Place, rten};
+use super::{EngineError, LibraryLocation, rten};
 
 /// Most threads that anybody may ask for.
 pub const MOST_THREADS: usize = 1_024;
@@ -118,7 +118,7 @@ impl EngineReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// The place.
-    pub place: Place,
+    pub place: LibraryLocation,
     /// Why nothing was loaded from there.
     pub reason: String,
 }

@@ -22,7 +22,7 @@ const PYTHON: &str = "import sys; sys.path[:] = [p for p in sys.path if p]; \
 /// A place where the library may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Place {
+pub enum LibraryLocation {
     /// The path that the caller asked for.
     Option,
     /// The environment variable `ORT_DYLIB_PATH`.
@@ -35,7 +35,7 @@ pub enum Place {
     System,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LibraryLocation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Option => "the given path",
@@ -50,7 +50,7 @@ impl fmt::Display for Place {
 /// One place, and the library there or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    pub(crate) place: Place,
+    pub(crate) place: LibraryLocation,
     pub(crate) library: Result<PathBuf, String>,
 }
 
@@ -58,15 +58,15 @@ pub(crate) struct Candidate {
 pub(crate) fn candidates(option: Option<&Path>) -> Vec<Candidate> {
     let candidate = |place, library| Candidate { place, library };
     if let Some(path) = option {
-        return vec![candidate(Place::Option, existing(path))];
+        return vec![candidate(LibraryLocation::Option, existing(path))];
     }
     if let Some(path) = env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) {
-        return vec![candidate(Place::Variable, existing(Path::new(&path)))];
+        return vec![candidate(LibraryLocation::Variable, existing(Path::new(&path)))];
     }
     vec![
-        candidate(Place::Executable, beside_executable()),
-        candidate(Place::Python, python_package()),
-        candidate(Place::System, Ok(PathBuf::from(library_name()))),
+        candidate(LibraryLocation::Executable, beside_executable()),
+        candidate(LibraryLocation::Python, python_package()),
+        candidate(LibraryLocation::System, Ok(PathBuf::from(library_name()))),
     ]
 }
 
@@ -130,7 +130,7 @@ mod tests {
     fn a_given_path_is_the_only_candidate() {
         let found = candidates(Some(Path::new("/nowhere/libonnxruntime.so")));
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].place, Place::Option);
+        assert_eq!(found[0].place, LibraryLocation::Option);
         assert!(found[0].library.as_ref().unwrap_err().contains("/nowhere/libonnxruntime.so"));
     }
 

@@ -12,7 +12,7 @@ use ort::session::builder::GraphOptimizationLevel;
 use ort::session::{HasSelectedOutputs, OutputSelector, RunOptions, Session};
 use ort::value::TensorRef;
 
-use super::discovery::{Candidate, Place, candidates};
+use super::discovery::{Candidate, LibraryLocation, candidates};
 use super::error::engine_failure;
 use super::{Attempt, Consumer, EngineError, Provider};
 
@@ -21,7 +21,7 @@ use super::{Attempt, Consumer, EngineError, Provider};
 pub(crate) struct Library {
     environment: Environment,
     pub(crate) path: PathBuf,
-    pub(crate) place: Place,
+    pub(crate) place: LibraryLocation,
     pub(crate) version: String,
     /// Places that were tried before.
     pub(crate) attempts: Vec<Attempt>,
@@ -58,10 +58,10 @@ fn already(library: &Library, option: Option<&Path>) -> Result<Library, Vec<Atte
         Some(Err(reason)) => reason,
         Some(Ok(_)) | None => format!("this process already uses `{}`", library.path.display()),
     };
-    Err(vec![Attempt { place: Place::Option, reason }])
+    Err(vec![Attempt { place: LibraryLocation::Option, reason }])
 }
 
-fn load(place: Place, path: PathBuf) -> Result<Library, String> {
+fn load(place: LibraryLocation, path: PathBuf) -> Result<Library, String> {
     let builder = ort::init_from(&path).map_err(|error| explain(&error))?;
     let environment = builder
         .with_name("retrievalguard")

@@ -93,7 +93,7 @@ pub(super) fn write_deeper(
 
 /// The command that was given, and where its inputs lay then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Places {
+pub struct RunPlaces {
     /// The command as it was given.
     pub command: Vec<String>,
     /// Where it was given.
@@ -112,7 +112,7 @@ pub struct Places {
     pub contract: Option<PathBuf>,
 }
 
-impl Places {
+impl RunPlaces {
     /// The places of a command, with paths that hold wherever they are read.
     pub fn new(
         command: Vec<String>,
@@ -142,7 +142,7 @@ pub struct Inputs {
     pub run: Digest,
     /// The command and its places.
     #[serde(flatten)]
-    pub places: Places,
+    pub places: RunPlaces,
     /// Rows of the gallery that a query did not see, by the query's identity.
     pub excluded: BTreeMap<String, Vec<usize>>,
     /// Digest of the pictures behind the table's rows.
@@ -151,7 +151,7 @@ pub struct Inputs {
 
 impl Inputs {
     /// The inputs of a run whose table stands on pictures with this digest.
-    pub fn new(places: Places, pictures: Digest, report: &CertifyReport) -> Self {
+    pub fn new(places: RunPlaces, pictures: Digest, report: &CertifyReport) -> Self {
         let rows = report.table.rows().iter().map(|row| row.identity.clone()).zip(report.excluded.clone());
         let excluded = rows.filter(|(_, rows)| !rows.is_empty()).collect();
         Self { run: report.description.digest(), places, excluded, pictures }

@@ -23,7 +23,8 @@ use serde_json::Value;
 use retrievalguard::certificate::{CertificateName, Verdict};
 
 use super::run_files::{
-    DEEPER_FILE, Inputs, LINES_FILE, OLD_PLACES_FILE, Places, RunError, StoredRun, TABLE_FILE, write_deeper,
+    DEEPER_FILE, Inputs, LINES_FILE, OLD_PLACES_FILE, RunError, RunPlaces, StoredRun, TABLE_FILE,
+    write_deeper,
 };
 use super::{Entry, PipelineError, QueryAnswer, data_set_digest};
 use crate::dataset::{Boxes, DatasetOptions, Format, Record, open};
@@ -172,7 +173,7 @@ struct OldDescription {
 #[derive(Deserialize)]
 struct OldInputs {
     #[serde(flatten)]
-    places: Places,
+    places: RunPlaces,
     excluded: std::collections::BTreeMap<String, Vec<usize>>,
     pictures: Digest,
 }
@@ -248,7 +249,7 @@ fn upgrade_run(
         return differs(&path, "the description", &rewritten.to_value(), &run.to_value());
     }
     let labels = labels_agree(&table, &inputs.places, inputs.pictures)?;
-    let places = Places { gallery: absolute(gallery)?, ..inputs.places };
+    let places = RunPlaces { gallery: absolute(gallery)?, ..inputs.places };
     let (excluded, pictures) = (inputs.excluded, inputs.pictures);
     let inputs = Inputs { run: description.digest(), places, excluded, pictures };
     rewrite(folder, &table, &held, &run, &inputs)?;
@@ -269,8 +270,8 @@ enum Labels {
 }
 
 /// Holds identities and labels against the data set, where it is still there and still the one of the run.
-fn labels_agree(table: &ResultTable, places: &Places, pictures: Digest) -> Result<Labels, UpgradeError> {
-    let Places { queries, format, boxes, .. } = places;
+fn labels_agree(table: &ResultTable, places: &RunPlaces, pictures: Digest) -> Result<Labels, UpgradeError> {
+    let RunPlaces { queries, format, boxes, .. } = places;
     let (Ok(format), Some(boxes)) = (format.parse::<Format>(), Boxes::named(boxes)) else {
         return Ok(Labels::Unknown);
     };

@@ -27,7 +27,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::betting::{Rungs, Wealth};
-use super::plan::{Harmless, Planner, Test, Wager};
+use super::pilot_choice::{Harmless, PilotChooser, Test, Wager};
 use super::projection::{for_each_score, narrow};
 use super::separation::{HalfSpace, Separation};
 use super::thresholds::RADIUS_CAP;
@@ -131,18 +131,18 @@ pub struct AdaptiveTest<'a> {
 }
 
 enum State {
-    Betting(Bouts),
+    Betting(OpenTests),
     Looks { samples: Option<Samples> },
 }
 
 /// The negatives that have not been beaten yet, each with what is bet on and what the bets have made so far.
 #[derive(Default)]
-struct Bouts {
-    open: Vec<(Opponent, Wager)>,
+struct OpenTests {
+    open: Vec<(OpenNegative, Wager)>,
     wealth: Vec<Wealth>,
 }
 
-enum Opponent {
+enum OpenNegative {
     /// Its direction is kept.
     Dangerous(HalfSpace),
     /// Its direction is computed again for each look, to save memory.
@@ -172,13 +172,13 @@ impl<'a> AdaptiveTest<'a> {
         let beyond = options.target.get() > RADIUS_CAP * certifier.sigma.certified();
         let mut decision = if beyond { Decision::Hopeless } else { Decision::Open };
         let state = match options.rule {
-            Rule::Betting if beyond => State::Betting(Bouts::default()),
+            Rule::Betting if beyond => State::Betting(OpenTests::default()),
             Rule::Looks => State::Looks { samples: None },
-            Rule::Betting => match Bouts::new(&plan, pilot, options) {
-                Some(bouts) => State::Betting(bouts),
+            Rule::Betting => match OpenTests::new(&plan, pilot, options) {
+                Some(tests) => State::Betting(tests),
                 None => {
                     decision = Decision::Hopeless;
-                    State::Betting(Bouts::default())
+                    State::Betting(OpenTests::default())
                 }
             },
         };
@@ -205,15 +205,15 @@ impl<'a> AdaptiveTest<'a> {
         self.seen += samples.count();
         self.looks += 1;
         let reached = match &mut self.state {
-            State::Betting(bouts) => {
+            State::Betting(tests) => {
                 let target = -self.plan.certifier.alpha.get().ln();
-                bouts.bet(&self.plan, samples, target);
+                tests.bet(&self.plan, samples, target);
                 let share = f64::from(self.seen) / f64::from(self.options.cap.get());
                 let slow = |wealth: &Wealth| wealth.best() / share < SLOW * target;
-                if share >= PATIENCE && bouts.wealth.iter().any(slow) {
+                if share >= PATIENCE && tests.wealth.iter().any(slow) {
                     self.decision = Decision::Hopeless;
                 }
-                bouts.open.is_empty()
+                tests.open.is_empty()
             }
             State::Looks { samples: all } => {
                 let alpha = share_of_look(self.plan.certifier.alpha, self.looks)?;
@@ -288,10 +288,10 @@ impl AdaptiveTest<'_> {
         // Without a sample nothing was tested: what was hopeless was so before.
         if self.seen > 0 {
             match &self.state {
-                State::Betting(bouts) => {
+                State::Betting(tests) => {
                     explain.add("log wealth needed", -alpha.get().ln(), "theory 2.3, second form");
-                    explain.add("negatives not beaten yet", bouts.open.len(), STATEMENT);
-                    let least = bouts.wealth.iter().map(Wealth::highest).reduce(f64::min);
+                    explain.add("negatives not beaten yet", tests.open.len(), STATEMENT);
+                    let least = tests.wealth.iter().map(Wealth::highest).reduce(f64::min);
                     if let Some(least) = least {
                         explain.add("least log wealth", least, "theory 2.3, second form");
                     }
@@ -321,10 +321,10 @@ pub(super) fn share_of_look(alpha: Alpha, look: u32) -> Result<Alpha, ParameterE
     Alpha::new(alpha.get() / (look * (look + 1.0)))
 }
 
-impl Bouts {
-    /// One bout for every negative; `None` if one of them cannot be beaten.
+impl OpenTests {
+    /// One test for every negative; `None` if one of them cannot be beaten.
     fn new(plan: &HalfSpacePlan<'_>, pilot: &Samples, options: &AdaptiveOptions) -> Option<Self> {
-        let planner = Planner {
+        let chooser = PilotChooser {
             gallery: plan.certifier.gallery,
             pilot,
             sigma: plan.certifier.sigma,
@@ -336,13 +336,13 @@ impl Bouts {
             rungs: Rungs::AtTheEnd,
         };
         let target = options.target.get();
-        let mut bouts = Self::default();
-        for opponent in &plan.dangerous {
-            match &opponent.test {
+        let mut tests = Self::default();
+        for negative in &plan.dangerous {
+            match &negative.test {
                 Test::Always => {}
                 Test::Never => return None,
                 Test::Thresholds { half_space, .. } | Test::Betting { half_space, .. } => {
-                    bouts.add(Opponent::Dangerous(half_space.clone()), planner.wager(half_space, target));
+                    tests.add(OpenNegative::Dangerous(half_space.clone()), chooser.wager(half_space, target));
                 }
             }
         }
@@ -351,25 +351,25 @@ impl Bouts {
                 Separation::Always => {}
                 Separation::Never => return None,
                 Separation::Open(half_space) => {
-                    let wager = planner.wager_from_moments(harmless, half_space.offset, target);
-                    bouts.add(Opponent::Harmless(*harmless), wager);
+                    let wager = chooser.wager_from_moments(harmless, half_space.offset, target);
+                    tests.add(OpenNegative::Harmless(*harmless), wager);
                 }
             }
         }
         // Without positives there is nothing to bet on, and nothing can be certified.
-        (!plan.dangerous.is_empty()).then_some(bouts)
+        (!plan.dangerous.is_empty()).then_some(tests)
     }
 
-    fn add(&mut self, opponent: Opponent, wager: Wager) {
+    fn add(&mut self, negative: OpenNegative, wager: Wager) {
         // A hurdle at or below zero is cleared without looking; one that is no number is not.
         let cleared = wager.test.hurdle <= 0.0;
         if !cleared {
             self.wealth.push(Wealth::new(wager.test.fractions));
-            self.open.push((opponent, wager));
+            self.open.push((negative, wager));
         }
     }
 
-    /// Shows the samples to every open bout and drops those that are won.
+    /// Shows the samples to every open test and drops those that are won.
     fn bet(&mut self, plan: &HalfSpacePlan<'_>, samples: &Samples, target: f64) {
         let Self { open, wealth } = self;
         for_each_score(
@@ -377,11 +377,11 @@ impl Bouts {
             plan.range,
             open.len(),
             |place, row| match &open[place].0 {
-                Opponent::Dangerous(half_space) => narrow(&half_space.direction, row),
-                Opponent::Harmless(harmless) => match plan.separate(harmless) {
+                OpenNegative::Dangerous(half_space) => narrow(&half_space.direction, row),
+                OpenNegative::Harmless(harmless) => match plan.separate(harmless) {
                     Separation::Open(half_space) => narrow(&half_space.direction, row),
                     Separation::Always | Separation::Never => {
-                        unreachable!("a bout is opened for open separations only, and they do not change")
+                        unreachable!("a test is opened for open separations only, and they do not change")
                     }
                 },
             },
@@ -408,8 +408,8 @@ impl Bouts {
 impl AdaptiveTest<'_> {
     /// Highest log wealth of a single negative's bet on these samples, computed apart from the test's own state.
     pub(super) fn replay(&self, pilot: &Samples, samples: &Samples) -> f64 {
-        let bouts = Bouts::new(&self.plan, pilot, &self.options).expect("the negative can be beaten");
-        let [(Opponent::Dangerous(half_space), wager)] = bouts.open.as_slice() else {
+        let tests = OpenTests::new(&self.plan, pilot, &self.options).expect("the negative can be beaten");
+        let [(OpenNegative::Dangerous(half_space), wager)] = tests.open.as_slice() else {
             panic!("one open negative was expected")
         };
         let mut wealth = Wealth::new(wager.test.fractions);

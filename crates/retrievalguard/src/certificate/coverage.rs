@@ -7,7 +7,7 @@
 use super::adaptive::share_of_look;
 use super::betting::Rungs;
 use super::empirical_distribution::EmpiricalDistribution;
-use super::plan::HashTables;
+use super::pilot_choice::ScoreTables;
 use super::thresholds::{StepBound, count_above};
 use super::*;
 use crate::certificate::{
@@ -92,7 +92,7 @@ fn threshold_radius(
     let trials = u32::try_from(scores.len()).unwrap();
     let mut counts = vec![0; thresholds.len()];
     count_above(scores, thresholds, &mut counts);
-    let mut tables = HashTables::new(trials, alpha);
+    let mut tables = ScoreTables::new(trials, alpha);
     let bounds: Vec<f64> = counts
         .iter()
         .map(|&count| match fault {
@@ -639,7 +639,7 @@ fn betting_certificates_are_taken_at_alpha() {
             (cells(&mut random, p, 100, PLUS, MINUS), cells(&mut random, p, 300, PLUS, MINUS));
         let plan =
             certifier.plan_half_space(&pilot, &relevance, SampleCount::new(300).unwrap(), &options).unwrap();
-        let plan::Test::Betting { half_space, ladder } = &plan.dangerous[0].test else {
+        let pilot_choice::Test::Betting { half_space, ladder } = &plan.dangerous[0].test else {
             panic!("betting was asked for")
         };
         let scores = projection::scores(&certifying, plan.range, &half_space.direction);

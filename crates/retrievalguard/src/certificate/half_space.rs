@@ -6,7 +6,7 @@
 //! whose true radius is smallest (section 2.5).
 
 use super::betting::{Ladder, Rungs};
-use super::plan::{Harmless, HashTables, Opponent, Planner, Test};
+use super::pilot_choice::{DangerousNegative, Harmless, PilotChooser, ScoreTables, Test};
 use super::projection::{for_each_score, narrow, scores, scores_in_all};
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
 use super::thresholds::{ScoreTable, StepBound, count_above};
@@ -72,7 +72,7 @@ impl HalfSpaceOutcome {
 pub struct HalfSpacePlan<'a> {
     pub(crate) certifier: Certifier<'a>,
     visible: VisibleRows,
-    pub(crate) dangerous: Vec<Opponent>,
+    pub(crate) dangerous: Vec<DangerousNegative>,
     pub(crate) harmless: Vec<Harmless>,
     top_k: usize,
     pub(crate) range: f64,
@@ -141,10 +141,10 @@ impl<'a> Certifier<'a> {
             let negatives = visible.negatives.len();
             return Err(CertificateError::TopKTooLarge { top_k: options.top_k, negatives });
         }
-        let planner = self.planner(pilot, samples.get(), options, rungs);
+        let chooser = self.chooser(pilot, samples.get(), options, rungs);
         let (range, (dangerous, harmless)) = (
-            planner.range,
-            if visible.positives.is_empty() { (Vec::new(), Vec::new()) } else { planner.plan(&visible) },
+            chooser.range,
+            if visible.positives.is_empty() { (Vec::new(), Vec::new()) } else { chooser.choose(&visible) },
         );
         Ok(HalfSpacePlan {
             certifier: *self,
@@ -157,17 +157,17 @@ impl<'a> Certifier<'a> {
         })
     }
 
-    fn planner<'pilot>(
+    fn chooser<'pilot>(
         &self,
         pilot: &'pilot Samples,
         samples: u32,
         options: &HalfSpaceOptions,
         rungs: Rungs,
-    ) -> Planner<'pilot>
+    ) -> PilotChooser<'pilot>
     where
         'a: 'pilot,
     {
-        Planner {
+        PilotChooser {
             gallery: self.gallery,
             pilot,
             sigma: self.sigma,
@@ -188,8 +188,8 @@ impl<'a> Certifier<'a> {
     ) -> Result<Vec<(f64, usize)>, CertificateError> {
         let visible = self.check_and_split(query, relevance)?;
         let options = HalfSpaceOptions::default();
-        let planner = self.planner(&query.pilot, query.certifying.count(), &options, Rungs::AtTheEnd);
-        Ok(planner.most_dangerous(&visible))
+        let chooser = self.chooser(&query.pilot, query.certifying.count(), &options, Rungs::AtTheEnd);
+        Ok(chooser.most_dangerous(&visible))
     }
 
     /// The smallest radius of the negatives that are not dangerous, with its row, if one does not reach `enough`.
@@ -204,8 +204,8 @@ impl<'a> Certifier<'a> {
     ) -> Result<Option<(Radius, usize)>, CertificateError> {
         let visible = self.check_and_split(query, relevance)?;
         let options = HalfSpaceOptions::default();
-        let planner = self.planner(&query.pilot, query.certifying.count(), &options, Rungs::AtTheEnd);
-        let (range, harmless) = (planner.range, planner.harmless(&visible, dangerous));
+        let chooser = self.chooser(&query.pilot, query.certifying.count(), &options, Rungs::AtTheEnd);
+        let (range, harmless) = (chooser.range, chooser.harmless(&visible, dangerous));
         let pilot = query.pilot.clone();
         let dangerous = Vec::new();
         let plan = HalfSpacePlan { certifier: *self, visible, dangerous, harmless, top_k: 1, range, pilot };
@@ -267,7 +267,7 @@ impl HalfSpacePlan<'_> {
         let shares =
             |alpha: Alpha| -> Vec<f64> { (1..=self.top_k).map(|rank| alpha.get() / rank as f64).collect() };
         let (betting, counting) = (shares(betting), shares(counting));
-        let mut tables: Vec<HashTables> = counting.iter().map(|&level| HashTables::new(n, level)).collect();
+        let mut tables: Vec<ScoreTables> = counting.iter().map(|&level| ScoreTables::new(n, level)).collect();
         let mut found = self.test_dangerous(samples, &betting, &mut tables);
         // What a harmless negative must reach in order not to matter.
         let enough: Vec<Radius> =
@@ -311,23 +311,23 @@ impl HalfSpacePlan<'_> {
         &self,
         samples: &Samples,
         levels: &[f64],
-        tables: &mut [HashTables],
+        tables: &mut [ScoreTables],
     ) -> Vec<NegativeRadii> {
         let targets: Vec<f64> = levels.iter().map(|level| -level.ln()).collect();
         let sigma = self.certifier.sigma;
         let mut found: Vec<NegativeRadii> = Vec::with_capacity(self.dangerous.len());
-        // Scores of several opponents come out of one product; few enough at a time to stay small.
+        // Scores of several negatives come out of one product; few enough at a time to stay small.
         let together = (SCORES_AT_ONCE / samples.count() as usize).max(1);
-        for (group, opponents) in self.dangerous.chunks(together).enumerate() {
-            let directions: Vec<&[f64]> = opponents
+        for (group, negatives) in self.dangerous.chunks(together).enumerate() {
+            let directions: Vec<&[f64]> = negatives
                 .iter()
-                .filter_map(Opponent::half_space)
+                .filter_map(DangerousNegative::half_space)
                 .map(|half| half.direction.as_slice())
                 .collect();
             let mut scores = scores_in_all(samples, self.range, &directions).into_iter();
-            for (place, opponent) in opponents.iter().enumerate() {
+            for (place, negative) in negatives.iter().enumerate() {
                 let mut own = || scores.next().unwrap_or_default();
-                let radii = match &opponent.test {
+                let radii = match &negative.test {
                     Test::Always => vec![Radius::Unbounded; levels.len()],
                     Test::Never => vec![BEATEN; levels.len()],
                     Test::Thresholds { half_space, thresholds } => {
@@ -354,7 +354,7 @@ impl HalfSpacePlan<'_> {
                     }
                 };
                 let dangerous = Some(group * together + place);
-                found.push(NegativeRadii { negative: opponent.negative, dangerous, radii });
+                found.push(NegativeRadii { negative: negative.row, dangerous, radii });
             }
         }
         found
@@ -426,7 +426,7 @@ impl HalfSpacePlan<'_> {
     /// Whether some negative cannot be beaten, whatever the samples are; without positives none can.
     pub(crate) fn is_hopeless(&self) -> bool {
         self.visible.positives.is_empty()
-            || self.dangerous.iter().any(|opponent| matches!(opponent.test, Test::Never))
+            || self.dangerous.iter().any(|negative| matches!(negative.test, Test::Never))
             || self.harmless.iter().any(|harmless| matches!(self.separate(harmless), Separation::Never))
     }
 
@@ -447,7 +447,7 @@ impl HalfSpacePlan<'_> {
         found: &[NegativeRadii],
         samples: &Samples,
         level: f64,
-        table: &mut HashTables,
+        table: &mut ScoreTables,
         explain: &mut Explanation,
     ) {
         let weakest =
@@ -458,7 +458,7 @@ impl HalfSpacePlan<'_> {
             .add("deciding negative row", weakest.negative, "theory 2.4")
             .add("deciding negative", gallery.identity(weakest.negative), "theory 2.4")
             .add("its label", gallery.label_name(gallery.label(weakest.negative)), "theory 2.4");
-        let Some(opponent) = weakest.dangerous.map(|place| &self.dangerous[place]) else {
+        let Some(negative) = weakest.dangerous.map(|place| &self.dangerous[place]) else {
             let harmless = self.harmless.iter().find(|one| one.negative == weakest.negative);
             if let Some(harmless) = harmless
                 && let Separation::Open(half_space) = self.separate(harmless)
@@ -471,14 +471,14 @@ impl HalfSpacePlan<'_> {
             }
             return;
         };
-        let rows = opponent.positives.iter().map(|&(row, _)| row as f64).collect::<Vec<_>>();
-        let weights = opponent.positives.iter().map(|&(_, share)| f64::from(share) / f64::from(WEIGHT_UNIT));
+        let rows = negative.positives.iter().map(|&(row, _)| row as f64).collect::<Vec<_>>();
+        let weights = negative.positives.iter().map(|&(_, share)| f64::from(share) / f64::from(WEIGHT_UNIT));
         explain.add("positive rows", rows, "theory 2.1").add(
             "positive weights",
             weights.collect::<Vec<_>>(),
             "theory 2.1",
         );
-        match &opponent.test {
+        match &negative.test {
             Test::Always => {
                 explain.add("form", "the ball lies inside the half-space", "theory 2.1");
             }
@@ -528,7 +528,7 @@ impl Counting<'_> {
         &self,
         samples: &Samples,
         range: f64,
-        table: &mut HashTables,
+        table: &mut ScoreTables,
         explain: &mut Explanation,
     ) {
         let statement = "theory 2.3, first form";

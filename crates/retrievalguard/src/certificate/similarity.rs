@@ -2,7 +2,7 @@
 
 use super::betting::Rungs;
 use super::half_space::{Counting, count_scores, explain_ladder};
-use super::plan::{HashTables, Planner, Test};
+use super::pilot_choice::{PilotChooser, ScoreTables, Test};
 use super::projection::scores;
 use super::separation::HalfSpace;
 use super::thresholds::StepBound;
@@ -83,7 +83,7 @@ impl Certifier<'_> {
             None
         } else {
             let half_space = HalfSpace { direction, offset };
-            let planner = Planner {
+            let chooser = PilotChooser {
                 gallery: self.gallery,
                 pilot: &query.pilot,
                 sigma: self.sigma,
@@ -94,8 +94,8 @@ impl Certifier<'_> {
                 top_k: 1,
                 rungs: Rungs::AtTheEnd,
             };
-            let mut table = HashTables::new(samples.count(), self.alpha.get());
-            match planner.settle(planner.sketch(half_space, &mut table)) {
+            let mut table = ScoreTables::new(samples.count(), self.alpha.get());
+            match chooser.choose_form(chooser.sketch(half_space, &mut table)) {
                 Test::Always => Some(Radius::Unbounded),
                 Test::Never => None,
                 Test::Thresholds { half_space, thresholds } => {

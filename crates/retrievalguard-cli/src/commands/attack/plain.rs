@@ -11,7 +11,7 @@ use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetOptions, PictureSource, Record, Role, open,
 };
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::pipeline::run_files::Places;
+use retrievalguard_encoder::pipeline::run_files::RunPlaces;
 use retrievalguard_encoder::pipeline::{IndexRequest, data_set_digest, index};
 
 use super::super::run_directory::RunDirectory;
@@ -80,7 +80,7 @@ fn pictures(run: &RunDirectory, stored: &GalleryDirectory) -> Option<Vec<Record>
 }
 
 /// One record per item, whole pictures.
-fn by_path(places: &Places, stored: &GalleryDirectory) -> Option<Vec<Record>> {
+fn by_path(places: &RunPlaces, stored: &GalleryDirectory) -> Option<Vec<Record>> {
     let gallery = &stored.gallery;
     (0..gallery.len())
         .map(|row| {
@@ -101,7 +101,7 @@ fn by_path(places: &Places, stored: &GalleryDirectory) -> Option<Vec<Record>> {
 }
 
 /// The data set of the queries, which is often that of the gallery; it knows its boxes.
-fn queries(places: &Places) -> Option<Vec<Record>> {
+fn queries(places: &RunPlaces) -> Option<Vec<Record>> {
     let boxes = Boxes::named(&places.boxes)?;
     let data = open(&places.queries, places.format.parse().ok()?, DatasetOptions { boxes }).ok()?;
     Some(data.records)

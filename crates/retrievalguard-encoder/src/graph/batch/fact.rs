@@ -22,18 +22,18 @@ pub(super) enum Kind {
     Sized,
     /// On the pictures: they lie along `axis`, and what lies in the places of a picture is a function of that picture
     /// alone, the same for all.
-    Batched { axis: usize, places: Places },
+    Batched { axis: usize, layout: BatchLayout },
 }
 
 /// How the pictures of a batch of `B` lie along an axis of length `outer · B · inner`: place `(p·B + b)·inner + q` is one
 /// of picture `b`, for every `p < outer` and `q < inner`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Places {
+pub(super) struct BatchLayout {
     pub(super) outer: i64,
     pub(super) inner: i64,
 }
 
-impl Places {
+impl BatchLayout {
     /// One place for each picture.
     pub(super) const ONE: Self = Self { outer: 1, inner: 1 };
 
@@ -99,22 +99,22 @@ impl<'g> Fact<'g> {
 
     /// The input of the graph.
     pub(super) fn pictures(shape: Vec<Dim>) -> Self {
-        let kind = Kind::Batched { axis: 0, places: Places::ONE };
+        let kind = Kind::Batched { axis: 0, layout: BatchLayout::ONE };
         Self { kind, shape: Some(shape), content: None, tensor: None }
     }
 
     /// A value with the pictures along an axis; no other length may grow with their number.
-    pub(super) fn batched(axis: usize, places: Places, shape: Vec<Dim>) -> Result<Self, Fault> {
+    pub(super) fn batched(axis: usize, layout: BatchLayout, shape: Vec<Dim>) -> Result<Self, Fault> {
         let grows = |(place, dim): (usize, &Dim)| place != axis && matches!(dim, Dim::Batch(_));
         let negative = |dim: &Dim| matches!(dim, Dim::Known(side) if *side < 0);
         if axis >= shape.len()
-            || places.inner <= 0
+            || layout.inner <= 0
             || shape.iter().enumerate().any(grows)
             || shape.iter().any(negative)
         {
             return unknown("its shape cannot be followed");
         }
-        Ok(Self { kind: Kind::Batched { axis, places }, shape: Some(shape), content: None, tensor: None })
+        Ok(Self { kind: Kind::Batched { axis, layout }, shape: Some(shape), content: None, tensor: None })
     }
 
     /// A list of integers, or a single one.
@@ -151,9 +151,9 @@ impl<'g> Fact<'g> {
         Self { kind: self.kind, shape, content: None, tensor: None }
     }
 
-    pub(super) fn batch(&self) -> Option<(usize, Places)> {
+    pub(super) fn batch(&self) -> Option<(usize, BatchLayout)> {
         match self.kind {
-            Kind::Batched { axis, places } => Some((axis, places)),
+            Kind::Batched { axis, layout } => Some((axis, layout)),
             Kind::Constant | Kind::Sized => None,
         }
     }
@@ -180,7 +180,7 @@ impl<'g> Fact<'g> {
     }
 
     pub(super) fn is_one_row_per_picture(&self) -> bool {
-        self.batch() == Some((0, Places::ONE))
+        self.batch() == Some((0, BatchLayout::ONE))
     }
 }
 

@@ -1,10 +1,10 @@
 //! Rules for layers: convolutions, pools, normalisations and products of matrices.
 
-use super::fact::{Dim, Fact, Fault, Kind, Places, coupled, place, unknown};
+use super::fact::{BatchLayout, Dim, Fact, Fault, Kind, coupled, place, unknown};
 use super::rules::{Args, Outcome, aligned, unbatched};
 
 /// Rows and columns, and on which of them the pictures lie.
-type Matrix = ([Dim; 2], Option<(usize, Places)>);
+type Matrix = ([Dim; 2], Option<(usize, BatchLayout)>);
 
 impl<'g> Args<'g> {
     /// The first input of a layer that treats every member of its first axis by itself.
@@ -22,8 +22,8 @@ impl<'g> Args<'g> {
     fn layer(&self, rest: impl Iterator<Item = Dim>) -> Outcome<'g> {
         let (fact, dims) = self.layered()?;
         let shape = std::iter::once(dims[0]).chain(rest).collect();
-        let Some((axis, places)) = fact.batch() else { return unknown("its shape is not followed") };
-        Ok(vec![Fact::batched(axis, places, shape)?])
+        let Some((axis, layout)) = fact.batch() else { return unknown("its shape is not followed") };
+        Ok(vec![Fact::batched(axis, layout, shape)?])
     }
 
     /// An operator that treats every picture by itself and keeps the shape.
@@ -135,7 +135,7 @@ impl<'g> Args<'g> {
         let fact = self.input(0)?;
         let dims = fact.dims()?;
         let first = place(self.int("axis").unwrap_or(-1), dims.len())?;
-        let Some((batch, places)) = fact.batch() else { return unknown("its shape is not followed") };
+        let Some((batch, layout)) = fact.batch() else { return unknown("its shape is not followed") };
         if batch >= first {
             return coupled("it normalises over the batch");
         }
@@ -149,7 +149,7 @@ impl<'g> Args<'g> {
         let statistics = dims.iter().enumerate();
         let statistics =
             statistics.map(|(axis, &dim)| if axis < first { dim } else { Dim::Known(1) }).collect();
-        let statistics = Fact::batched(batch, places, statistics)?;
+        let statistics = Fact::batched(batch, layout, statistics)?;
         Ok(vec![fact.other_numbers(), statistics.clone(), statistics])
     }
 
@@ -166,22 +166,22 @@ impl<'g> Args<'g> {
         let turned = |fact: &Fact<'g>, name| -> Result<Matrix, Fault> {
             let &[rows, columns] = fact.dims()? else { return unknown("it takes no matrix of two axes") };
             let turn = self.int(name).unwrap_or(0) != 0;
-            let batch = fact.batch().map(|(axis, places)| (if turn { 1 - axis } else { axis }, places));
+            let batch = fact.batch().map(|(axis, layout)| (if turn { 1 - axis } else { axis }, layout));
             Ok((if turn { [columns, rows] } else { [rows, columns] }, batch))
         };
         let (left, left_batch) = turned(self.input(left)?, "transA")?;
         let (right, right_batch) = turned(self.input(right)?, "transB")?;
         let shape = [left[0], right[1]];
-        let (axis, places) = match (left_batch, right_batch) {
-            (Some((0, places)), None) => (0, places),
-            (None, Some((1, places))) => (1, places),
+        let (axis, layout) = match (left_batch, right_batch) {
+            (Some((0, layout)), None) => (0, layout),
+            (None, Some((1, layout))) => (1, layout),
             (None, None) => return Ok(vec![unbatched(&self.inputs, Some(shape.to_vec()))?]),
             _ => return coupled("it multiplies pictures of the batch with each other"),
         };
         if let Some(sum) = sum.and_then(|place| self.optional(place)) {
-            beside(sum, &shape, axis, places)?;
+            beside(sum, &shape, axis, layout)?;
         }
-        Ok(vec![Fact::batched(axis, places, shape.to_vec())?])
+        Ok(vec![Fact::batched(axis, layout, shape.to_vec())?])
     }
 
     /// numpy's `matmul`: the last two axes are matrices, the others are broadcast.
@@ -210,13 +210,13 @@ impl<'g> Args<'g> {
         };
         let mut found = None;
         for (fact, operand, summed) in [(left, a, a.len() - 1), (right, b, b.len() - 2)] {
-            let Some((axis, places)) = fact.batch() else { continue };
-            let here = (lies(axis, operand, summed)?, places);
+            let Some((axis, layout)) = fact.batch() else { continue };
+            let here = (lies(axis, operand, summed)?, layout);
             if *found.get_or_insert(here) != here {
                 return coupled("it multiplies pictures of the batch with each other");
             }
         }
-        let Some((axis, places)) = found else {
+        let Some((axis, layout)) = found else {
             if vector {
                 shape.pop();
             }
@@ -235,7 +235,7 @@ impl<'g> Args<'g> {
         if vector {
             shape.pop();
         }
-        Ok(vec![Fact::batched(axis, places, shape)?])
+        Ok(vec![Fact::batched(axis, layout, shape)?])
     }
 
     /// Sums of products named by letters, without repeated letters in an operand and without `...`.
@@ -261,13 +261,13 @@ impl<'g> Args<'g> {
                 return coupled("it mixes how many pictures there are into their values");
             }
             lengths.extend(letters.iter().copied().zip(dims.iter().copied()));
-            let Some((axis, places)) = fact.batch() else { continue };
-            let here = (letters[axis], places);
+            let Some((axis, layout)) = fact.batch() else { continue };
+            let here = (letters[axis], layout);
             if *batch.get_or_insert(here) != here {
                 return coupled("it multiplies pictures of the batch with each other");
             }
         }
-        let Some((letter, places)) = batch else { return unknown("its shape is not followed") };
+        let Some((letter, layout)) = batch else { return unknown("its shape is not followed") };
         for (place, letters) in operands.iter().enumerate() {
             if self.input(place)?.batch().is_none() && letters.contains(&letter) {
                 return coupled("a constant of it differs from place to place of the batch");
@@ -285,7 +285,7 @@ impl<'g> Args<'g> {
             // A length of 1 is broadcast.
             found.max_by_key(|dim| *dim != Dim::Known(1)).unwrap_or(Dim::Open)
         };
-        Ok(vec![Fact::batched(axis, places, letters.iter().map(length).collect())?])
+        Ok(vec![Fact::batched(axis, layout, letters.iter().map(length).collect())?])
     }
 }
 
@@ -295,11 +295,11 @@ fn repeats(letters: &[char]) -> bool {
 }
 
 /// Demands that a summand leaves every picture of the result by itself.
-fn beside(sum: &Fact<'_>, shape: &[Dim], axis: usize, places: Places) -> Result<(), Fault> {
+fn beside(sum: &Fact<'_>, shape: &[Dim], axis: usize, layout: BatchLayout) -> Result<(), Fault> {
     let dims = sum.dims()?;
     let there = (axis + dims.len()).checked_sub(shape.len());
     match sum.batch() {
-        Some((place, own)) if there == Some(place) && own == places => Ok(()),
+        Some((place, own)) if there == Some(place) && own == layout => Ok(()),
         Some(_) => coupled("it combines pictures in different places of the batch"),
         None if sum.kind == Kind::Constant => match there.map(|place| dims[place]) {
             None | Some(Dim::Known(1)) => Ok(()),

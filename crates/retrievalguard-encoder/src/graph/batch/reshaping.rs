@@ -1,7 +1,7 @@
 //! Rules for operators that move numbers without changing them.
 
 use super::content;
-use super::fact::{Dim, Fact, Fault, Kind, MOST_AXES, Places, coupled, distinct, place, unknown};
+use super::fact::{BatchLayout, Dim, Fact, Fault, Kind, MOST_AXES, coupled, distinct, place, unknown};
 use super::rules::{Args, Outcome, aligned};
 use crate::graph::Values;
 
@@ -21,9 +21,9 @@ impl<'g> Args<'g> {
         }
         let shape: Vec<Dim> = order.iter().map(|&axis| dims[axis]).collect();
         match fact.batch() {
-            Some((axis, places)) => {
+            Some((axis, layout)) => {
                 let axis = order.iter().position(|&from| from == axis).unwrap_or_default();
-                Ok(vec![Fact::batched(axis, places, shape)?])
+                Ok(vec![Fact::batched(axis, layout, shape)?])
             }
             None => {
                 let content = fact.content.as_ref().and_then(|content| {
@@ -51,11 +51,11 @@ impl<'g> Args<'g> {
     /// holds the numbers `(p·B + b)·I + q` for `p < P`, `q < I`. On an axis of the new shape that has `o` of those `P`
     /// and a length of `o·B·m` they are places of the same kind; what is left of `I` then lies on the axes after it.
     fn reshaped(&self, fact: &Fact<'g>, shape: Vec<Dim>) -> Outcome<'g> {
-        let Some((axis, places)) = fact.batch() else {
+        let Some((axis, layout)) = fact.batch() else {
             return Ok(vec![self.renamed(fact, shape)]);
         };
         let before = match content::product(&fact.dims()?[..axis]) {
-            Some((before, 0)) => before.checked_mul(places.outer),
+            Some((before, 0)) => before.checked_mul(layout.outer),
             _ => None,
         };
         let Some(before) = before else { return unknown("it reshapes a value of unknown size") };
@@ -71,7 +71,7 @@ impl<'g> Args<'g> {
                 && let outer = before / passed
                 && times.checked_rem(outer) == Some(0)
             {
-                return Ok(vec![Fact::batched(axis, Places { outer, inner: times / outer }, shape)?]);
+                return Ok(vec![Fact::batched(axis, BatchLayout { outer, inner: times / outer }, shape)?]);
             }
             passed = match dim {
                 Dim::Known(length) => passed.saturating_mul(length),
@@ -154,9 +154,9 @@ impl<'g> Args<'g> {
         let shape: Vec<Dim> = kept.map(|axis| dims[axis]).collect();
         match fact.batch() {
             Some((axis, _)) if gone.contains(&axis) => unknown("it drops the axis of the pictures"),
-            Some((axis, places)) => {
+            Some((axis, layout)) => {
                 let axis = axis - gone.iter().filter(|&&other| other < axis).count();
-                Ok(vec![Fact::batched(axis, places, shape)?])
+                Ok(vec![Fact::batched(axis, layout, shape)?])
             }
             None => Ok(vec![self.renamed(fact, shape)]),
         }
@@ -179,15 +179,15 @@ impl<'g> Args<'g> {
                 continue;
             }
             let Some((from, dim)) = old.next() else { return unknown("it names an axis twice") };
-            if let Some((own, places)) = fact.batch()
+            if let Some((own, layout)) = fact.batch()
                 && own == from
             {
-                batch = Some((axis, places));
+                batch = Some((axis, layout));
             }
             shape.push(dim);
         }
         match batch {
-            Some((axis, places)) => Ok(vec![Fact::batched(axis, places, shape)?]),
+            Some((axis, layout)) => Ok(vec![Fact::batched(axis, layout, shape)?]),
             None => Ok(vec![self.renamed(fact, shape)]),
         }
     }
@@ -199,9 +199,9 @@ impl<'g> Args<'g> {
             return unknown("the shape that it makes is computed in a way that is not followed");
         };
         let shape = aligned(&[dims, wanted])?;
-        if let Some((axis, places)) = fact.batch() {
+        if let Some((axis, layout)) = fact.batch() {
             let axis = axis + shape.len() - dims.len();
-            return Ok(vec![Fact::batched(axis, places, shape)?]);
+            return Ok(vec![Fact::batched(axis, layout, shape)?]);
         }
         let grown: Vec<(usize, i64)> = shape
             .iter()
@@ -212,7 +212,7 @@ impl<'g> Args<'g> {
             [] => Ok(vec![fact.unbatched(Some(shape))]),
             // The same numbers for every picture.
             [(axis, times)] if fact.kind == Kind::Constant => {
-                Ok(vec![Fact::batched(axis, Places::beside(times), shape)?])
+                Ok(vec![Fact::batched(axis, BatchLayout::beside(times), shape)?])
             }
             _ => Ok(vec![Fact::sized(None)]),
         }
@@ -230,17 +230,17 @@ impl<'g> Args<'g> {
         let shape: Option<Vec<Dim>> =
             dims.iter().zip(times).map(|(&dim, &times)| content::binary("Mul", dim, times)).collect();
         match (fact.batch(), shape) {
-            (Some((axis, places)), Some(shape)) => {
+            (Some((axis, layout)), Some(shape)) => {
                 if times[axis] != Dim::Known(1) {
                     return coupled("it repeats the batch");
                 }
-                Ok(vec![Fact::batched(axis, places, shape)?])
+                Ok(vec![Fact::batched(axis, layout, shape)?])
             }
             (None, Some(shape)) => match shape.iter().position(|dim| matches!(dim, Dim::Batch(_))) {
                 None => Ok(vec![fact.unbatched(Some(shape))]),
                 Some(axis) if fact.kind == Kind::Constant && dims[axis] == Dim::Known(1) => {
                     let Dim::Batch(times) = shape[axis] else { return unknown("its shape is not followed") };
-                    Ok(vec![Fact::batched(axis, Places::beside(times), shape)?])
+                    Ok(vec![Fact::batched(axis, BatchLayout::beside(times), shape)?])
                 }
                 Some(_) => Ok(vec![Fact::sized(None)]),
             },
@@ -330,7 +330,7 @@ impl<'g> Args<'g> {
                     };
                 }
                 match fact.batch() {
-                    Some((axis, places)) => Fact::batched(axis, places, shape),
+                    Some((axis, layout)) => Fact::batched(axis, layout, shape),
                     None => Ok(fact.unbatched(Some(shape))),
                 }
             })
@@ -396,7 +396,7 @@ impl<'g> Args<'g> {
             chosen[axis] = bounds;
         }
         match fact.batch() {
-            Some((axis, places)) => Ok(vec![Fact::batched(axis, places, shape)?]),
+            Some((axis, layout)) => Ok(vec![Fact::batched(axis, layout, shape)?]),
             None => {
                 let content = fact.content.as_ref().and_then(|content| {
                     let sides = sides(dims).filter(|_| !shape.contains(&Dim::Open))?;
@@ -443,15 +443,15 @@ impl<'g> Args<'g> {
             (Some((batch, _)), None) if batch == axis => {
                 coupled("it picks pictures by their places in the batch")
             }
-            (Some((batch, places)), None) => {
+            (Some((batch, layout)), None) => {
                 if picks.kind == Kind::Sized {
                     return coupled("it picks by how many pictures there are");
                 }
                 let batch = if batch < axis { batch } else { batch + wanted.len() - 1 };
-                Ok(vec![Fact::batched(batch, places, shape)?])
+                Ok(vec![Fact::batched(batch, layout, shape)?])
             }
-            (None, Some((batch, places))) if source.kind == Kind::Constant => {
-                Ok(vec![Fact::batched(axis + batch, places, shape)?])
+            (None, Some((batch, layout))) if source.kind == Kind::Constant => {
+                Ok(vec![Fact::batched(axis + batch, layout, shape)?])
             }
             (None, Some(_)) => coupled("it picks from a value that depends on how many pictures there are"),
             (Some(_), Some(_)) => unknown("it picks with the pictures from the pictures"),
@@ -506,7 +506,7 @@ impl<'g> Args<'g> {
             shape[axis] = content::binary("Add", shape[axis], width).unwrap_or(Dim::Open);
         }
         match fact.batch() {
-            Some((axis, places)) => Ok(vec![Fact::batched(axis, places, shape)?]),
+            Some((axis, layout)) => Ok(vec![Fact::batched(axis, layout, shape)?]),
             None => Ok(vec![fact.unbatched(Some(shape))]),
         }
     }
@@ -516,7 +516,7 @@ impl<'g> Args<'g> {
         let fact = self.input(0)?;
         let dims = fact.dims()?;
         let rank = dims.len();
-        let Some((batch, places)) = fact.batch() else { return unknown("its shape is not followed") };
+        let Some((batch, layout)) = fact.batch() else { return unknown("its shape is not followed") };
         // Along an axis that keeps its length these leave every place where it is.
         let modes = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"];
         if self.text("coordinate_transformation_mode").is_some_and(|mode| !modes.contains(&mode)) {
@@ -583,7 +583,7 @@ impl<'g> Args<'g> {
             }
             _ => return unknown("its sizes are computed in a way that is not followed"),
         }
-        Ok(vec![Fact::batched(batch, places, shape)?])
+        Ok(vec![Fact::batched(batch, layout, shape)?])
     }
 
     pub(super) fn depth_to_space(&self, spread: bool) -> Outcome<'g> {
@@ -591,7 +591,7 @@ impl<'g> Args<'g> {
         let &[first, channels, height, width] = fact.dims()? else {
             return unknown("it takes no value of four axes");
         };
-        let Some((batch, places)) = fact.batch() else { return unknown("its shape is not followed") };
+        let Some((batch, layout)) = fact.batch() else { return unknown("its shape is not followed") };
         if batch != 0 {
             return coupled("it takes the axis of the pictures for channels or places");
         }
@@ -606,7 +606,7 @@ impl<'g> Args<'g> {
             change(height, more, block),
             change(width, more, block),
         ];
-        Ok(vec![Fact::batched(batch, places, shape)?])
+        Ok(vec![Fact::batched(batch, layout, shape)?])
     }
 }
 

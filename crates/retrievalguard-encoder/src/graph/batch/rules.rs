@@ -6,7 +6,7 @@
 use std::cell::Cell;
 
 use super::content;
-use super::fact::{Dim, Fact, Fault, Kind, Places, coupled, distinct, place, unknown};
+use super::fact::{BatchLayout, Dim, Fact, Fault, Kind, coupled, distinct, place, unknown};
 use crate::graph::{ElementType, Node, Tensor};
 
 /// Operators that draw random numbers.
@@ -458,7 +458,7 @@ impl<'g> Args<'g> {
                 }
                 Ok(vec![fact])
             }
-            [(axis, times)] => Ok(vec![Fact::batched(axis, Places::beside(times), dims.clone())?]),
+            [(axis, times)] => Ok(vec![Fact::batched(axis, BatchLayout::beside(times), dims.clone())?]),
             _ => Ok(vec![Fact::sized(None)]),
         }
     }
@@ -587,10 +587,10 @@ impl<'g> Args<'g> {
         let shape: Vec<Dim> = kept.collect();
         match fact.batch() {
             None => Ok(vec![fact.unbatched(Some(shape))]),
-            Some((batch, places)) => {
+            Some((batch, layout)) => {
                 let gone = axes.iter().filter(|&&axis| axis < batch).count();
                 let batch = if keep { batch } else { batch - gone };
-                Ok(vec![Fact::batched(batch, places, shape)?])
+                Ok(vec![Fact::batched(batch, layout, shape)?])
             }
         }
     }
@@ -635,20 +635,20 @@ pub(super) fn broadcast<'g>(facts: &[&Fact<'g>]) -> Result<Fact<'g>, Fault> {
     // Axes are compared counted from the right.
     let mut found = None;
     for (fact, shape) in facts.iter().zip(&shapes) {
-        let Some((axis, places)) = fact.batch() else { continue };
-        let here = (shape.len() - axis, places);
+        let Some((axis, layout)) = fact.batch() else { continue };
+        let here = (shape.len() - axis, layout);
         if *found.get_or_insert(here) != here {
             return coupled("it combines pictures in different places of the batch");
         }
     }
-    let Some((from_right, places)) = found else { return unknown("it takes no pictures") };
+    let Some((from_right, layout)) = found else { return unknown("it takes no pictures") };
     for (fact, shape) in facts.iter().zip(&shapes) {
         let there = shape.len().checked_sub(from_right).map(|place| shape[place]);
         if fact.batch().is_none() && !matches!(there, None | Some(Dim::Known(1))) {
             return coupled("a constant of it differs from place to place of the batch");
         }
     }
-    Fact::batched(rank - from_right, places, aligned(&shapes)?)
+    Fact::batched(rank - from_right, layout, aligned(&shapes)?)
 }
 
 /// The shape that these shapes broadcast to.

@@ -29,15 +29,15 @@ const HARMLESS_DEPTHS: [f32; 12] = [5.0, 4.2, 3.5, 2.9, 2.4, 1.9, 1.4, 0.9, 0.4,
 
 /// One negative and how it will be tested.
 #[derive(Clone, Debug)]
-pub(crate) struct Opponent {
+pub(crate) struct DangerousNegative {
     /// Row of the negative.
-    pub(crate) negative: usize,
+    pub(crate) row: usize,
     /// Rows and weights of the positives that face it.
     pub(crate) positives: Vec<Share>,
     pub(crate) test: Test,
 }
 
-impl Opponent {
+impl DangerousNegative {
     /// The half-space that decides, where one does.
     pub(crate) fn half_space(&self) -> Option<&HalfSpace> {
         match &self.test {
@@ -89,8 +89,8 @@ impl Harmless {
     }
 }
 
-/// What is known when the plan is made.
-pub(crate) struct Planner<'a> {
+/// Chooses tests on the pilot, from what is known before any certifying sample is drawn.
+pub(crate) struct PilotChooser<'a> {
     pub(crate) gallery: &'a Gallery,
     pub(crate) pilot: &'a Samples,
     pub(crate) sigma: Sigma,
@@ -111,28 +111,28 @@ struct Ranked {
     harmless: Harmless,
 }
 
-/// Of negatives with their promise, those that [`Planner::plan`] would call dangerous, most dangerous first.
+/// Of negatives with their promise, those that [`PilotChooser::choose`] would call dangerous, most dangerous first.
 pub(crate) fn smallest_promises(mut ranked: Vec<(f64, usize)>) -> Vec<(f64, usize)> {
     ranked.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
     ranked.truncate(DANGEROUS);
     ranked
 }
 
-impl Planner<'_> {
+impl PilotChooser<'_> {
     /// The positives that are tried against a dangerous negative.
     fn candidates(&self, visible: &VisibleRows, mean: &[f64]) -> Vec<usize> {
         let nearest = visible.nearest_positives(self.gallery, mean, CANDIDATES);
         nearest.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// What [`Planner::plan`] ranks the negatives by, and the row of each, for the most dangerous of them.
+    /// What [`PilotChooser::choose`] ranks the negatives by, and the row of each, for the most dangerous of them.
     pub(crate) fn most_dangerous(&self, visible: &VisibleRows) -> Vec<(f64, usize)> {
         let mean = self.pilot.mean();
         let ranked = self.rank(visible, &mean, &self.candidates(visible, &mean));
         smallest_promises(ranked.iter().map(|one| (one.promise, one.harmless.negative)).collect())
     }
 
-    /// The negatives but for the dangerous rows, which are ascending, as [`Planner::plan`] sees harmless ones.
+    /// The negatives but for the dangerous rows, which are ascending, as [`PilotChooser::choose`] sees harmless ones.
     pub(crate) fn harmless(&self, visible: &VisibleRows, dangerous: &[usize]) -> Vec<Harmless> {
         let mean = self.pilot.mean();
         let ranked = self.rank(visible, &mean, &self.candidates(visible, &mean));
@@ -141,7 +141,7 @@ impl Planner<'_> {
     }
 
     /// Splits the negatives into dangerous ones, most dangerous first, and harmless ones.
-    pub(crate) fn plan(&self, visible: &VisibleRows) -> (Vec<Opponent>, Vec<Harmless>) {
+    pub(crate) fn choose(&self, visible: &VisibleRows) -> (Vec<DangerousNegative>, Vec<Harmless>) {
         let mean = self.pilot.mean();
         let candidates = self.candidates(visible, &mean);
         let mut ranked = self.rank(visible, &mean, &candidates);
@@ -156,12 +156,12 @@ impl Planner<'_> {
         ranked.sort_unstable_by(order);
         rest.sort_unstable_by_key(|other| other.harmless.negative);
 
-        let mut table = HashTables::new(self.samples, self.level);
-        let opponents = ranked
+        let mut table = ScoreTables::new(self.samples, self.level);
+        let chosen = ranked
             .iter()
-            .map(|one| self.oppose(one.harmless.negative, &mean, &candidates, &mut table))
+            .map(|one| self.choose_test(one.harmless.negative, &mean, &candidates, &mut table))
             .collect();
-        (opponents, rest.into_iter().map(|one| one.harmless).collect())
+        (chosen, rest.into_iter().map(|one| one.harmless).collect())
     }
 
     /// For every negative the best single positive, if scores were Gaussian: `ρ = σ (E S − s)/√Var S`.
@@ -238,13 +238,13 @@ impl Planner<'_> {
     }
 
     /// Chooses positives and test for one dangerous negative.
-    fn oppose(
+    fn choose_test(
         &self,
         negative: usize,
         mean: &[f64],
         candidates: &[usize],
-        table: &mut HashTables,
-    ) -> Opponent {
+        table: &mut ScoreTables,
+    ) -> DangerousNegative {
         let mut singles: Vec<(f64, usize)> =
             candidates.iter().map(|&row| (self.promise(row, negative, mean), row)).collect();
         singles.sort_by(|left, right| right.0.total_cmp(&left.0));
@@ -255,7 +255,9 @@ impl Planner<'_> {
         let mut best: Option<(Vec<Share>, Sketch)> = None;
         for positives in choices {
             match self.separate(&positives, negative) {
-                Separation::Always => return Opponent { negative, positives, test: Test::Always },
+                Separation::Always => {
+                    return DangerousNegative { row: negative, positives, test: Test::Always };
+                }
                 Separation::Never => {}
                 Separation::Open(half_space) => {
                     let sketch = self.sketch(half_space, table);
@@ -266,8 +268,10 @@ impl Planner<'_> {
             }
         }
         match best {
-            Some((positives, sketch)) => Opponent { negative, positives, test: self.settle(sketch) },
-            None => Opponent { negative, positives: Vec::new(), test: Test::Never },
+            Some((positives, sketch)) => {
+                DangerousNegative { row: negative, positives, test: self.choose_form(sketch) }
+            }
+            None => DangerousNegative { row: negative, positives: Vec::new(), test: Test::Never },
         }
     }
 
@@ -371,7 +375,7 @@ impl Planner<'_> {
     }
 
     /// What the pilot says about a half-space, with the radius that counting should give.
-    pub(crate) fn sketch(&self, half_space: HalfSpace, table: &mut HashTables) -> Sketch {
+    pub(crate) fn sketch(&self, half_space: HalfSpace, table: &mut ScoreTables) -> Sketch {
         let empirical = self.empirical(&half_space);
         let thresholds = empirical.thresholds(self.samples);
         let trials = f64::from(self.samples);
@@ -385,7 +389,7 @@ impl Planner<'_> {
     }
 
     /// Chooses between the two finite-sample forms.
-    pub(crate) fn settle(&self, sketch: Sketch) -> Test {
+    pub(crate) fn choose_form(&self, sketch: Sketch) -> Test {
         let Sketch { half_space, empirical, thresholds, counting } = sketch;
         if self.form == Form::Thresholds {
             return Test::Thresholds { half_space, thresholds };
@@ -421,8 +425,8 @@ impl Sketch {
     }
 }
 
-impl Planner<'_> {
-    /// A betting test of one radius for a half-space, planned on the pilot's scores.
+impl PilotChooser<'_> {
+    /// A betting test of one radius for a half-space, chosen on the pilot's scores.
     pub(crate) fn wager(&self, half_space: &HalfSpace, radius: f64) -> Wager {
         let empirical = self.empirical(half_space);
         let thresholds = empirical.thresholds(self.samples);
@@ -468,13 +472,13 @@ pub(crate) struct Wager {
 const MOMENT_POINTS: usize = 24;
 
 /// Score tables by the number of thresholds that share the level.
-pub(crate) struct HashTables {
+pub(crate) struct ScoreTables {
     samples: u32,
     level: f64,
     tables: Vec<Option<ScoreTable>>,
 }
 
-impl HashTables {
+impl ScoreTables {
     pub(crate) fn new(samples: u32, level: f64) -> Self {
         Self { samples, level, tables: Vec::new() }
     }
