@@ -36,9 +36,9 @@ use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Draw pictures, index them and certify queries: everything at once, with nothing needed
+    /// Render pictures, index them and certify queries: everything at once, with nothing needed
     Demo(demo::DemoArgs),
-    /// Draw a catalogue of pictures with labels, for trying things out
+    /// Render synthetic pictures with labels, for trying things out
     Draw(draw::DrawArgs),
     /// Embed labelled pictures and store them as a gallery
     Index(index::IndexArgs),

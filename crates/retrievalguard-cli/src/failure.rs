@@ -12,11 +12,11 @@ use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::journal::JournalError;
 use retrievalguard::storage::lock::LockError;
 use retrievalguard::storage::manifest::{Disagreement, Mismatch, StorageError};
-use retrievalguard_encoder::catalogue::CatalogueError;
 use retrievalguard_encoder::experiment::SweepError;
 use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_encoder::pipeline::upgrade::UpgradeError;
 use retrievalguard_encoder::recall::RecallError;
+use retrievalguard_encoder::synthetic::SyntheticError;
 use retrievalguard_encoder::table::TableError;
 use retrievalguard_server::OpenError;
 use retrievalguard_worker::WorkerError;
@@ -64,8 +64,8 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
         _ => false,
     };
     let merging = |error: &WorkerError| matches!(error, WorkerError::Lock(error) if lock(error));
-    let catalogue =
-        |error: &CatalogueError| matches!(error, CatalogueError::Write(_) | CatalogueError::Stopped { .. });
+    let synthetic =
+        |error: &SyntheticError| matches!(error, SyntheticError::Write(_) | SyntheticError::Stopped { .. });
     let recall = |error: &RecallError| match error {
         RecallError::Stopped { .. } => true,
         RecallError::Smoothing(error) => encoder(error),
@@ -88,7 +88,7 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
         || cause.is::<WriteError>()
         || cause.is::<AttackFailed>()
         || cause.downcast_ref().is_some_and(recall)
-        || cause.downcast_ref().is_some_and(catalogue)
+        || cause.downcast_ref().is_some_and(synthetic)
         || cause.downcast_ref().is_some_and(journal)
         || cause.downcast_ref().is_some_and(lock)
         || cause.downcast_ref().is_some_and(encoder)

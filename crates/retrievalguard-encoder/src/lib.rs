@@ -1,6 +1,5 @@
 //! From files to embeddings: pictures, data sets, the model config and the engines that run encoders.
 
-pub mod catalogue;
 pub mod check;
 pub mod dataset;
 pub mod doctor;
@@ -14,4 +13,5 @@ pub mod protobuf;
 pub mod recall;
 pub mod resize;
 pub mod run;
+pub mod synthetic;
 pub mod table;

@@ -1,4 +1,4 @@
-//! Whole runs on drawn pictures: they learn, stop, go on, and never overwrite each other.
+//! Whole runs on synthetic pictures: they learn, stop, go on, and never overwrite each other.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,4 @@
-//! `retrievalguard demo`: draws pictures, indexes them, certifies queries and shows what came of it.
+//! `retrievalguard demo`: renders pictures, indexes them, certifies queries and shows the result.
 
 use std::fs;
 use std::io::{self, Write};
@@ -16,13 +16,13 @@ use retrievalguard::storage::journal::Differences;
 use retrievalguard::storage::lock::{FolderLock, LOCK_FILE};
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma};
-use retrievalguard_encoder::catalogue::{Catalogue, Part};
 use retrievalguard_encoder::dataset::{Boxes, BrokenPictures, DatasetOptions, Format, Record, open};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, used, write_run};
 use retrievalguard_encoder::pipeline::{
     CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, certify, data_set_digest, index,
 };
+use retrievalguard_encoder::synthetic::{Part, SyntheticDataset};
 use serde_json::{Value, json};
 
 use super::certify::{print_plan, tell_resumed};
@@ -38,12 +38,12 @@ const ENCODER: &[u8] = include_bytes!("../../demo/encoder.onnx");
 /// Its model config.
 const MODEL_CONFIG: &[u8] = include_bytes!("../../demo/encoder.toml");
 
-/// The recipe that made it from the catalogue.
+/// The recipe that it was trained by.
 #[cfg(feature = "train")]
 const RECIPE: &str = include_str!("../../demo/recipe.toml");
 
-/// The catalogue whose training part the encoder has seen.
-pub(super) const CATALOGUE_SEED: u64 = 1;
+/// Seed of the synthetic data set whose training part the encoder has seen.
+pub(super) const SYNTHETIC_SEED: u64 = 1;
 
 /// Noisy copies that are averaged for an item of the gallery.
 const GALLERY_SAMPLES: u32 = 32;
@@ -76,7 +76,7 @@ pub(crate) struct DemoArgs {
     /// Pilot samples per query, on which every choice is made
     #[arg(long, default_value = "200")]
     pilot: SampleCount,
-    /// Train the encoder again on the catalogue instead of using the one that ships with the program
+    /// Train the encoder again on synthetic pictures instead of using the one that ships with the program
     #[arg(long)]
     train: bool,
     #[command(flatten)]
@@ -116,7 +116,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     let (classes, pictures) = (Part::Queries.classes(), Part::Queries.pictures());
     let most = (classes.end - classes.start) * (pictures.end - pictures.start);
     if arguments.queries.get() as u64 > most {
-        bail!("--queries is {}, wanted at most the catalogue's {most}", arguments.queries);
+        bail!("--queries is {}, wanted at most {most}, the synthetic pictures there are", arguments.queries);
     }
     refuse_foreign(directory)?;
     fs::create_dir_all(directory).map_err(|error| WriteError::new(directory, error))?;
@@ -125,7 +125,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     provide_encoder(arguments, &paths)?;
     let embedder = arguments.engine.open(&paths.encoder, None)?;
     for part in [Part::Gallery, Part::Queries] {
-        draw(&paths, part, arguments.engine.threads())?;
+        render(&paths, part, arguments.engine.threads())?;
     }
 
     let gallery = gallery(arguments, &paths, &embedder)?;
@@ -208,13 +208,13 @@ fn write_encoder(model: &Path, encoder: &[u8], config: &[u8]) -> anyhow::Result<
     Ok(())
 }
 
-/// Trains on the catalogue's other classes, or goes on with it; the folder of the run.
+/// Trains on the other classes, or goes on with it; the folder of the run.
 #[cfg(feature = "train")]
 fn train_encoder(arguments: &DemoArgs, paths: &DemoPaths) -> anyhow::Result<PathBuf> {
     use retrievalguard_train::recipe::Recipe;
     use retrievalguard_train::trainer::Start;
 
-    draw(paths, Part::Train, arguments.engine.threads())?;
+    render(paths, Part::Train, arguments.engine.threads())?;
     let records = read(paths, Part::Train)?;
     let folder = arguments.out.join("training");
     let start = if folder.join("recipe.toml").exists() { Start::Resume } else { Start::Fresh };
@@ -238,7 +238,7 @@ fn encoder_digest(arguments: &DemoArgs) -> Value {
 fn description(arguments: &DemoArgs) -> Value {
     json!({
         "tool": env!("CARGO_PKG_VERSION"),
-        "catalogue_seed": CATALOGUE_SEED,
+        "catalogue_seed": SYNTHETIC_SEED,
         "queries": arguments.queries,
         "sigma": arguments.sigma,
         "alpha": arguments.alpha,
@@ -269,11 +269,11 @@ fn claim(directory: &Path, description: &Value) -> anyhow::Result<()> {
     Ok(atomic::write(&path, text.as_bytes())?)
 }
 
-fn draw(paths: &DemoPaths, part: Part, threads: NonZeroUsize) -> anyhow::Result<()> {
+fn render(paths: &DemoPaths, part: Part, threads: NonZeroUsize) -> anyhow::Result<()> {
     let progress = Progress::new("drawing");
-    let drawn = Catalogue::new(CATALOGUE_SEED).write(&paths.pictures, part, threads, &progress);
+    let written = SyntheticDataset::new(SYNTHETIC_SEED).write(&paths.pictures, part, threads, &progress);
     progress.finish();
-    drawn?;
+    written?;
     Ok(())
 }
 

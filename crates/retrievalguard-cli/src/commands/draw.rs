@@ -1,4 +1,4 @@
-//! `retrievalguard draw`: pictures to try things out with, from nothing.
+//! `retrievalguard draw`: synthetic pictures to try things out with.
 
 use std::fs;
 use std::io::Write;
@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::lock::FolderLock;
-use retrievalguard_encoder::catalogue::{Catalogue, Part, Subject};
 use retrievalguard_encoder::engine::MOST_THREADS;
+use retrievalguard_encoder::synthetic::{Part, Subject, SyntheticDataset};
 
 use crate::arguments::up_to;
 use crate::progress::Progress;
@@ -28,7 +28,7 @@ pub(crate) struct DrawArgs {
     /// Only this part: train, gallery or queries
     #[arg(long)]
     part: Option<Part>,
-    /// Seed of the catalogue; 1 is that of the demo and of the encoders that ship with the project
+    /// Seed of the pictures; 1 is that of the demo and of the encoders that ship with the project
     #[arg(long, default_value = "1")]
     seed: u64,
     /// Threads; one per core by default
@@ -41,14 +41,14 @@ pub(super) fn run(arguments: &DrawArgs, out: &mut dyn Write) -> anyhow::Result<(
     let threads = arguments.threads.unwrap_or_else(cores);
     fs::create_dir_all(&arguments.out).map_err(|error| WriteError::new(&arguments.out, error))?;
     let _lock = FolderLock::take(&arguments.out)?;
-    let catalogue = Catalogue::new(arguments.seed).of(arguments.subject);
+    let dataset = SyntheticDataset::new(arguments.seed).of(arguments.subject);
     for part in Part::ALL.into_iter().filter(|&part| arguments.part.is_none_or(|only| only == part)) {
         let progress = Progress::new("drawing");
-        let drawn = catalogue.write(&arguments.out, part, threads, &progress);
+        let written = dataset.write(&arguments.out, part, threads, &progress);
         progress.finish();
-        let drawn = drawn?;
+        let counts = written?;
         let folder = arguments.out.join(part.name());
-        writeln!(out, "{}: {} pictures drawn, {} kept", folder.display(), drawn.drawn, drawn.kept)?;
+        writeln!(out, "{}: {} pictures drawn, {} kept", folder.display(), counts.rendered, counts.kept)?;
     }
     Ok(())
 }

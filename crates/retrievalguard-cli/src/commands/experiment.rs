@@ -8,17 +8,17 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use retrievalguard::certificate::Radius;
 use retrievalguard::storage::atomic::{WriteError, write};
-use retrievalguard_encoder::catalogue::{Catalogue, Part, Subject};
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, Role, open};
 use retrievalguard_encoder::experiment::{
     ExperimentConfig, Results, SweepContext, SweepData, SweepError, sweep,
 };
 use retrievalguard_encoder::pipeline::PipelineError;
+use retrievalguard_encoder::synthetic::{Part, Subject, SyntheticDataset};
 use retrievalguard_report::chart::Figure;
 use retrievalguard_report::experiment::{figure, lipschitz_curves, lipschitz_figure};
 use serde_json::json;
 
-use super::demo::{CATALOGUE_SEED, spread};
+use super::demo::{SYNTHETIC_SEED, spread};
 use super::quoted;
 use crate::arguments::{DataArgs, EngineArgs};
 use crate::progress::{Progress, tell};
@@ -47,7 +47,7 @@ pub(crate) struct ExperimentArgs {
     /// Fewer queries and samples, as the file says
     #[arg(long)]
     quick: bool,
-    /// Real pictures instead of the drawn ones, each searched for among the others
+    /// Real pictures instead of synthetic ones, each searched for among the others
     #[arg(long, value_name = "PICTURES")]
     data: Option<PathBuf>,
     /// Folder of the encoders instead of the file's
@@ -149,7 +149,7 @@ fn measure(arguments: &ExperimentArgs, config: &ExperimentConfig) -> anyhow::Res
     })
 }
 
-/// The pictures: drawn ones, or those of --data.
+/// The pictures: synthetic ones, or those of --data.
 fn data(arguments: &ExperimentArgs, config: &ExperimentConfig) -> anyhow::Result<SweepData> {
     let wanted = arguments.queries.map(NonZeroUsize::get);
     if let Some(path) = &arguments.data {
@@ -165,10 +165,10 @@ fn data(arguments: &ExperimentArgs, config: &ExperimentConfig) -> anyhow::Result
     let folder = arguments.cache.join("pictures").join(subject.as_str());
     let part = |part: Part| -> anyhow::Result<Vec<Record>> {
         let progress = Progress::new("drawing");
-        let catalogue = Catalogue::new(CATALOGUE_SEED).of(subject);
-        let drawn = catalogue.write(&folder, part, arguments.engine.threads(), &progress);
+        let dataset = SyntheticDataset::new(SYNTHETIC_SEED).of(subject);
+        let written = dataset.write(&folder, part, arguments.engine.threads(), &progress);
         progress.finish();
-        drawn?;
+        written?;
         Ok(open(&folder.join(part.name()), Format::ImageFolder, DatasetOptions::default())?.records)
     };
     let queries = spread(&part(Part::Queries)?, wanted.unwrap_or(data.queries));

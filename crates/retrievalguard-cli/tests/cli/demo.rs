@@ -89,14 +89,14 @@ fn a_demo_leaves_directories_with_other_files_alone() {
 }
 
 #[test]
-fn draw_leaves_what_is_there_and_refuses_what_is_another_catalogues() {
+fn draw_leaves_what_is_there_and_refuses_what_is_another_seeds() {
     let sandbox = Sandbox::new();
     let draw = "draw fabrics --out cloth --part queries --seed 3";
     sandbox.run(draw).succeeds().prints(&["cloth/queries: 180 pictures drawn, 0 kept"]);
     sandbox.run(draw).succeeds().prints(&["cloth/queries: 0 pictures drawn, 180 kept"]);
     assert!(!sandbox.path("cloth/train").exists());
     let other = sandbox.run(&draw.replace("seed 3", "seed 4"));
-    other.fails(2, &["is not the picture that the catalogue draws"]);
-    sandbox.run("draw clouds --out sky").fails(2, &["`clouds` is no subject", "products or fabrics"]);
-    sandbox.run("draw fabrics --out cloth --part all").fails(2, &["`all` is no part", "train, gallery"]);
+    other.fails(2, &["is not the picture that this seed gives"]);
+    sandbox.run("draw clouds --out sky").fails(2, &["subject is `clouds`", "products or fabrics"]);
+    sandbox.run("draw fabrics --out cloth --part all").fails(2, &["part is `all`", "train, gallery"]);
 }

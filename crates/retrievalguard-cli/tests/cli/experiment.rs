@@ -12,7 +12,7 @@ fn experiments() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments")
 }
 
-/// Three queries of the drawn catalogue, few samples, the project's own encoder.
+/// Three queries of the synthetic data set, few samples, the project's own encoder.
 const PLAN: &str = r#"
 title = "A small sweep"
 encoders = "encoders"

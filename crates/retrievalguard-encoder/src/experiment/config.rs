@@ -72,7 +72,7 @@ pub enum ExperimentConfigError {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataConfig {
-    /// The drawn catalogue: products or fabrics.
+    /// Subject of the synthetic pictures: products or fabrics.
     pub catalogue: String,
     /// How many queries, spread evenly over all.
     pub queries: usize,

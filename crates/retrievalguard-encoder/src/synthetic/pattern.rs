@@ -1,6 +1,6 @@
 //! Patterns that cover the plane: what products are painted with and fabrics are woven of.
 
-use super::dice::Grain;
+use super::rng::Grain;
 use super::silhouette::Point;
 
 /// How a surface is painted.

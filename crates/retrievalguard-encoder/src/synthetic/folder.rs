@@ -1,4 +1,4 @@
-//! The catalogue on disk: `PART/product-NNN/NN.png` (or `fabric-NNN`), as image-folder readers want it.
+//! The synthetic data set on disk: `PART/product-NNN/NN.png` (or `fabric-NNN`), as image-folder readers want it.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,34 +11,34 @@ use std::thread;
 
 use retrievalguard::storage::atomic::{self, WriteError};
 
-use super::{Catalogue, Part};
+use super::{Part, SyntheticDataset};
 use crate::picture::{PictureLimits, RgbPicture};
 use crate::pipeline::Observer;
 
-/// Why a part of the catalogue is not on disk.
+/// Why a part of the data set is not on disk.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum CatalogueError {
-    /// No catalogue is of this.
-    #[error("`{found}` is no subject of a catalogue, wanted products or fabrics")]
+pub enum SyntheticError {
+    /// There is no such subject.
+    #[error("subject is `{found}`, wanted products or fabrics")]
     Subject {
         /// What was asked for.
         found: String,
     },
-    /// No catalogue has this part.
-    #[error("`{found}` is no part of a catalogue, wanted train, gallery or queries")]
+    /// There is no such part.
+    #[error("part is `{found}`, wanted train, gallery or queries")]
     Part {
         /// What was asked for.
         found: String,
     },
     /// Something else lies in the folder.
-    #[error("`{}` is no picture of the catalogue, wanted a folder of its own", path.display())]
+    #[error("`{}` is no picture of this data set, wanted a folder without other files", path.display())]
     Foreign {
         /// What was found.
         path: PathBuf,
     },
     /// A picture has the right name and other pixels.
-    #[error("`{}` is not the picture that the catalogue draws there", path.display())]
+    #[error("`{}` is not the picture that this seed gives", path.display())]
     Altered {
         /// The picture.
         path: PathBuf,
@@ -54,26 +54,26 @@ pub enum CatalogueError {
     /// A picture could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The drawing was told to stop; what is drawn stays.
+    /// Rendering was told to stop; finished pictures stay.
     #[error("stopped after {done} of {total} pictures; the same command continues from there")]
     Stopped {
-        /// How many are drawn.
+        /// How many are there.
         done: usize,
         /// How many there are.
         total: usize,
     },
 }
 
-/// What became of a part's pictures.
+/// How many pictures of a part were made, and how many were there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drawn {
-    /// Drawn and written.
-    pub drawn: usize,
-    /// Found on disk, drawn as they should be.
+pub struct RenderCounts {
+    /// RenderCounts and written.
+    pub rendered: usize,
+    /// Found on disk with the right pixels.
     pub kept: usize,
 }
 
-impl Catalogue {
+impl SyntheticDataset {
     /// Writes a part to `folder/PART/product-NNN/NN.png`, leaving pictures that are there already.
     ///
     /// Refuses a folder in which anything else lies, before anything is written.
@@ -83,7 +83,7 @@ impl Catalogue {
         part: Part,
         threads: NonZeroUsize,
         observer: &dyn Observer,
-    ) -> Result<Drawn, CatalogueError> {
+    ) -> Result<RenderCounts, SyntheticError> {
         let root = folder.join(part.name());
         refuse_strangers(&root, part, part.classes().map(|class| self.class_name(class)).collect())?;
         for class in part.classes() {
@@ -93,12 +93,12 @@ impl Catalogue {
         let members = part.members();
         let (next, done, kept) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
         let failed = AtomicBool::new(false);
-        let work = || -> Result<(), CatalogueError> {
+        let work = || -> Result<(), SyntheticError> {
             while !failed.load(Ordering::Relaxed) && !observer.stop() {
                 let Some(&(class, number)) = members.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
                 let path = root.join(self.class_name(class)).join(picture_name(number));
                 let found = self
-                    .keep_or_draw(&path, class, number)
+                    .keep_or_render(&path, class, number)
                     .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
                 kept.fetch_add(usize::from(found), Ordering::Relaxed);
                 observer.advanced(done.fetch_add(1, Ordering::Relaxed) + 1, members.len());
@@ -113,23 +113,23 @@ impl Catalogue {
         })?;
         let (done, kept) = (done.into_inner(), kept.into_inner());
         if done < members.len() {
-            return Err(CatalogueError::Stopped { done, total: members.len() });
+            return Err(SyntheticError::Stopped { done, total: members.len() });
         }
-        Ok(Drawn { drawn: done - kept, kept })
+        Ok(RenderCounts { rendered: done - kept, kept })
     }
 
     fn class_name(&self, class: u64) -> String {
         format!("{}-{class:03}", self.subject.singular())
     }
 
-    /// Whether the picture was on disk already; draws and writes it if not.
-    fn keep_or_draw(&self, path: &Path, class: u64, number: u64) -> Result<bool, CatalogueError> {
+    /// Whether the picture was on disk already; renders and writes it if not.
+    fn keep_or_render(&self, path: &Path, class: u64, number: u64) -> Result<bool, SyntheticError> {
         let picture = self.picture(class, number);
         if path.exists() {
             // By pixels, not bytes: another version of the PNG writer may compress otherwise.
             return match RgbPicture::from_path(path, &PictureLimits::default()) {
                 Ok(found) if found == picture => Ok(true),
-                Ok(_) | Err(_) => Err(CatalogueError::Altered { path: path.to_owned() }),
+                Ok(_) | Err(_) => Err(SyntheticError::Altered { path: path.to_owned() }),
             };
         }
         atomic::write(path, &png_bytes(&picture).map_err(|error| WriteError::new(path, error))?)?;
@@ -153,18 +153,18 @@ fn png_bytes(picture: &RgbPicture) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Looks through a part's folder for anything that the catalogue would not put there.
-fn refuse_strangers(root: &Path, part: Part, classes: HashSet<String>) -> Result<(), CatalogueError> {
+/// Looks through a part's folder for anything that does not belong there.
+fn refuse_strangers(root: &Path, part: Part, classes: HashSet<String>) -> Result<(), SyntheticError> {
     let pictures: HashSet<String> = part.pictures().map(picture_name).collect();
     for class_folder in entries(root)? {
         if !is_named(&class_folder, &classes) || !class_folder.is_dir() {
-            return Err(CatalogueError::Foreign { path: class_folder });
+            return Err(SyntheticError::Foreign { path: class_folder });
         }
         for picture in entries(&class_folder)? {
             // A run that was killed leaves one unfinished file per thread.
             let unfinished = picture.extension().is_some_and(|ending| ending == "partial");
             if !unfinished && !is_named(&picture, &pictures) {
-                return Err(CatalogueError::Foreign { path: picture });
+                return Err(SyntheticError::Foreign { path: picture });
             }
         }
     }
@@ -176,8 +176,8 @@ fn is_named(path: &Path, names: &HashSet<String>) -> bool {
 }
 
 /// What lies in a folder, sorted; nothing if it is not there.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, CatalogueError> {
-    let failed = |source| CatalogueError::Read { path: folder.to_owned(), source };
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, SyntheticError> {
+    let failed = |source| SyntheticError::Read { path: folder.to_owned(), source };
     let listing = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(failed)?,

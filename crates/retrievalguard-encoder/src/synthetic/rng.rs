@@ -35,12 +35,12 @@ pub(super) enum Purpose {
 
 /// A sequence of numbers with a key of its own.
 #[derive(Clone, Debug)]
-pub(super) struct Dice {
+pub(super) struct CounterRng {
     key: u64,
     count: u64,
 }
 
-impl Dice {
+impl CounterRng {
     /// The sequence of this purpose, this class (or line) and this picture.
     pub(super) fn new(seed: u64, purpose: Purpose, class: u64, picture: u64) -> Self {
         let key = [purpose as u64, class, picture]

@@ -3,8 +3,8 @@
 //! Products come in lines of [`LINE`]. Those of one line have the same kind of outline and pattern and differ as flavours
 //! of one brand do, in colours and a little in everything else: a line is where retrieval is hard.
 
-use super::dice::{Dice, Purpose};
 use super::pattern::{Pattern, Weave};
+use super::rng::{CounterRng, Purpose};
 use super::silhouette::{Family, Point, Silhouette};
 
 /// Products in a line.
@@ -76,8 +76,8 @@ pub(super) struct Design {
 impl Design {
     /// The product of a class.
     pub(super) fn new(seed: u64, class: u64) -> Self {
-        let mut line = Dice::new(seed, Purpose::Line, class / LINE, 0);
-        let mut own = Dice::new(seed, Purpose::Product, class, 0);
+        let mut line = CounterRng::new(seed, Purpose::Line, class / LINE, 0);
+        let mut own = CounterRng::new(seed, Purpose::Product, class, 0);
 
         let family = line.pick(&Family::ALL);
         let proportions = [(); 4].map(|()| line.uniform());

@@ -4,8 +4,8 @@
 //! products they come in lines of similar ones.
 
 use super::design::{Colour, LINE, colour, mixture};
-use super::dice::{Dice, Purpose};
 use super::pattern::{Pattern, Weave};
+use super::rng::{CounterRng, Purpose};
 use super::scene::Scene;
 use super::silhouette::Point;
 
@@ -20,8 +20,8 @@ pub(super) struct Fabric {
 impl Fabric {
     /// The fabric of a class.
     pub(super) fn new(seed: u64, class: u64) -> Self {
-        let mut line = Dice::new(seed, Purpose::Bolt, class / LINE, 0);
-        let mut own = Dice::new(seed, Purpose::Fabric, class, 0);
+        let mut line = CounterRng::new(seed, Purpose::Bolt, class / LINE, 0);
+        let mut own = CounterRng::new(seed, Purpose::Fabric, class, 0);
         let mut weave = |pitch: f64| {
             let angle = line.between(0.0, std::f64::consts::PI) + own.between(-0.3, 0.3);
             Weave {
@@ -63,14 +63,14 @@ pub(super) struct Folds {
 }
 
 impl Folds {
-    pub(super) fn new(dice: &mut Dice) -> Self {
-        let angle = dice.between(0.0, std::f64::consts::PI);
+    pub(super) fn new(rng: &mut CounterRng) -> Self {
+        let angle = rng.between(0.0, std::f64::consts::PI);
         Self {
-            shift: Point::new(dice.between(-2.0, 2.0), dice.between(-2.0, 2.0)),
+            shift: Point::new(rng.between(-2.0, 2.0), rng.between(-2.0, 2.0)),
             direction: (libm::cos(angle), libm::sin(angle)),
-            frequency: dice.between(1.5, 5.0),
-            phase: dice.between(0.0, 6.0),
-            depth: dice.between(0.1, 0.7),
+            frequency: rng.between(1.5, 5.0),
+            phase: rng.between(0.0, 6.0),
+            depth: rng.between(0.1, 0.7),
         }
     }
 

@@ -8,14 +8,14 @@ use retrievalguard::storage::digest::Digest;
 
 use super::design::{Design, LINE};
 use super::silhouette::{Family, Point, Silhouette};
-use super::{Catalogue, CatalogueError, Drawn, Part, Subject};
+use super::{Part, RenderCounts, Subject, SyntheticDataset, SyntheticError};
 use crate::dataset::{DatasetOptions, Format, open};
 use crate::picture::RgbPicture;
 use crate::pipeline::Observer;
 
-/// Small pictures, which are drawn quickly.
-fn small() -> Catalogue {
-    Catalogue::new(1).side(8)
+/// Small pictures, which are rendered quickly.
+fn small() -> SyntheticDataset {
+    SyntheticDataset::new(1).side(8)
 }
 
 /// Stops a run after so many pictures.
@@ -40,8 +40,13 @@ impl Observer for Patience {
     }
 }
 
-fn write(catalogue: Catalogue, folder: &Path, part: Part, left: usize) -> Result<Drawn, CatalogueError> {
-    catalogue.write(folder, part, NonZeroUsize::new(2).unwrap(), &Patience::new(left))
+fn write(
+    dataset: SyntheticDataset,
+    folder: &Path,
+    part: Part,
+    left: usize,
+) -> Result<RenderCounts, SyntheticError> {
+    dataset.write(folder, part, NonZeroUsize::new(2).unwrap(), &Patience::new(left))
 }
 
 /// Mean absolute difference of two pictures, in 1/255.
@@ -52,13 +57,13 @@ fn difference(one: &RgbPicture, other: &RgbPicture) -> f64 {
 
 #[test]
 fn a_picture_is_a_pure_function_of_seed_class_and_number() {
-    let catalogue = Catalogue::new(1);
-    let picture = catalogue.picture(3, 2);
-    assert_eq!(picture, catalogue.picture(3, 2));
+    let dataset = SyntheticDataset::new(1);
+    let picture = dataset.picture(3, 2);
+    assert_eq!(picture, dataset.picture(3, 2));
     for (what, other) in [
-        ("seed", Catalogue::new(2).picture(3, 2)),
-        ("class", catalogue.picture(4, 2)),
-        ("number", catalogue.picture(3, 3)),
+        ("seed", SyntheticDataset::new(2).picture(3, 2)),
+        ("class", dataset.picture(4, 2)),
+        ("number", dataset.picture(3, 3)),
     ] {
         assert!(difference(&picture, &other) > 5.0, "{what}");
     }
@@ -66,26 +71,26 @@ fn a_picture_is_a_pure_function_of_seed_class_and_number() {
 
 #[test]
 fn pictures_have_the_pixels_that_they_always_had() {
-    let catalogue = Catalogue::new(1);
+    let dataset = SyntheticDataset::new(1);
     let found: Vec<String> = [(0, 0), (17, 3), (250, 5), (299, 7)]
         .into_iter()
-        .map(|(class, number)| format!("{:.16}", Digest::of_bytes(catalogue.picture(class, number).pixels())))
+        .map(|(class, number)| format!("{:.16}", Digest::of_bytes(dataset.picture(class, number).pixels())))
         .collect();
     assert_eq!(found, ["2f80bab3550e0150", "89e2131e116f1f2c", "9e906d451dacaf80", "99d368513c3af699"]);
 }
 
 #[test]
 fn fabrics_are_drawn_under_names_of_their_own() {
-    let fabrics = Catalogue::new(1).of(Subject::Fabrics);
+    let fabrics = SyntheticDataset::new(1).of(Subject::Fabrics);
     assert_eq!(fabrics.picture(3, 2), fabrics.picture(3, 2));
     assert!(difference(&fabrics.picture(3, 2), &fabrics.picture(3, 3)) > 5.0);
-    assert!(difference(&fabrics.picture(3, 2), &Catalogue::new(1).picture(3, 2)) > 5.0);
+    assert!(difference(&fabrics.picture(3, 2), &SyntheticDataset::new(1).picture(3, 2)) > 5.0);
     let folder = tempfile::tempdir().unwrap();
     write(fabrics.side(8), folder.path(), Part::Queries, usize::MAX).unwrap();
     let class = Part::Queries.classes().start;
     assert!(folder.path().join(format!("queries/fabric-{class}/05.png")).is_file());
     let error = write(small(), folder.path(), Part::Queries, usize::MAX).unwrap_err();
-    assert!(matches!(error, CatalogueError::Foreign { .. }), "{error}");
+    assert!(matches!(error, SyntheticError::Foreign { .. }), "{error}");
 }
 
 #[test]
@@ -134,9 +139,9 @@ fn training_and_test_parts_share_no_class_and_no_line() {
 #[test]
 fn a_written_part_is_an_image_folder_with_the_pictures_drawn() {
     let folder = tempfile::tempdir().unwrap();
-    let drawn = write(small(), folder.path(), Part::Queries, usize::MAX).unwrap();
+    let counts = write(small(), folder.path(), Part::Queries, usize::MAX).unwrap();
     let records = open(&folder.path().join("queries"), Format::Auto, DatasetOptions::default()).unwrap();
-    assert_eq!(records.records.len(), drawn.drawn);
+    assert_eq!(records.records.len(), counts.rendered);
     assert_eq!(records.class_count() as u64, Part::Queries.classes().end - Part::Queries.classes().start);
     assert_eq!(records.ignored_files, 0);
     let class = Part::Queries.classes().start;
@@ -148,15 +153,15 @@ fn a_written_part_is_an_image_folder_with_the_pictures_drawn() {
 fn a_stopped_drawing_goes_on_and_a_finished_one_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let error = write(small(), folder.path(), Part::Gallery, 10).unwrap_err();
-    let CatalogueError::Stopped { done, total } = error else { panic!("{error}") };
+    let SyntheticError::Stopped { done, total } = error else { panic!("{error}") };
     assert!((10..=12).contains(&done), "{done}");
     // What a killed run leaves behind is not in the way.
     let class = Part::Gallery.classes().start;
     fs::write(folder.path().join(format!("gallery/product-{class}/.00.png.7-0.partial")), b"half").unwrap();
-    let drawn = write(small(), folder.path(), Part::Gallery, usize::MAX).unwrap();
-    assert_eq!(drawn, Drawn { drawn: total - done, kept: done });
-    let drawn = write(small(), folder.path(), Part::Gallery, usize::MAX).unwrap();
-    assert_eq!(drawn, Drawn { drawn: 0, kept: total });
+    let counts = write(small(), folder.path(), Part::Gallery, usize::MAX).unwrap();
+    assert_eq!(counts, RenderCounts { rendered: total - done, kept: done });
+    let counts = write(small(), folder.path(), Part::Gallery, usize::MAX).unwrap();
+    assert_eq!(counts, RenderCounts { rendered: 0, kept: total });
 }
 
 #[test]
@@ -169,7 +174,7 @@ fn foreign_and_altered_files_are_named_and_left_as_they_are() {
         fs::write(&path, b"mine").unwrap();
         let error = write(small(), folder.path(), Part::Queries, usize::MAX).unwrap_err();
         assert!(
-            matches!(&error, CatalogueError::Foreign { path: found } if path.starts_with(found)),
+            matches!(&error, SyntheticError::Foreign { path: found } if path.starts_with(found)),
             "{error}"
         );
         assert_eq!(fs::read(&path).unwrap(), b"mine");
@@ -179,6 +184,6 @@ fn foreign_and_altered_files_are_named_and_left_as_they_are() {
     let path = folder.path().join(format!("queries/product-{class}/06.png"));
     fs::write(&path, b"mine").unwrap();
     let error = write(small(), folder.path(), Part::Queries, usize::MAX).unwrap_err();
-    assert!(matches!(&error, CatalogueError::Altered { path: found } if *found == path), "{error}");
+    assert!(matches!(&error, SyntheticError::Altered { path: found } if *found == path), "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"mine");
 }

@@ -1,8 +1,8 @@
 //! From a product and a scene to pixels.
 
 use super::design::{Colour, Design};
-use super::dice::Dice;
 use super::fabric::{Fabric, Folds};
+use super::rng::CounterRng;
 use super::scene::Scene;
 use super::silhouette::Point;
 
@@ -21,7 +21,7 @@ pub(super) enum Motif {
 }
 
 /// Interleaved 8-bit RGB of a square picture.
-pub(super) fn render(motif: &Motif, scene: &Scene, side: usize, mut camera: Dice) -> Vec<u8> {
+pub(super) fn render(motif: &Motif, scene: &Scene, side: usize, mut camera: CounterRng) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(3 * side * side);
     let place = |pixel: usize, ray: usize| {
         2.0 * (pixel as f64 + (ray as f64 + 0.5) / RAYS as f64) / side as f64 - 1.0

@@ -1,6 +1,6 @@
-//! A catalogue of products that draws itself: pictures for trying things out without downloading any.
+//! A synthetic data set: pictures with labels, for trying things out without downloading any.
 //!
-//! A product (a class) is a pure function of the catalogue's seed and its number: outline, colours, pattern and label
+//! A product (a class) is a pure function of the data set's seed and its number: outline, colours, pattern and label
 //! (`design`, `silhouette`, `pattern`); so is a fabric (`fabric`). A picture is a pure function of seed, class and picture number: pose, light, background,
 //! obstacles and the camera's noise (`scene`). Products come in lines of similar ones, and no two pictures of a product
 //! are alike, so that telling products apart takes an encoder that has learnt to.
@@ -9,21 +9,21 @@
 //! the same on every machine.
 //!
 //! ```
-//! use retrievalguard_encoder::catalogue::{Catalogue, Part};
+//! use retrievalguard_encoder::synthetic::{SyntheticDataset, Part};
 //!
-//! let catalogue = Catalogue::new(1);
-//! let picture = catalogue.picture(7, 0);
+//! let dataset = SyntheticDataset::new(1);
+//! let picture = dataset.picture(7, 0);
 //! assert_eq!((picture.width(), picture.height()), (64, 64));
-//! assert_eq!(picture, catalogue.picture(7, 0));
+//! assert_eq!(picture, dataset.picture(7, 0));
 //! assert!(Part::Gallery.classes().all(|class| !Part::Train.classes().contains(&class)));
 //! ```
 
 mod design;
-mod dice;
 mod fabric;
 mod folder;
 mod pattern;
 mod render;
+mod rng;
 mod scene;
 mod silhouette;
 
@@ -32,10 +32,10 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use self::design::Design;
-use self::dice::{Dice, Purpose};
 use self::fabric::{Fabric, Folds};
-pub use self::folder::{CatalogueError, Drawn};
+pub use self::folder::{RenderCounts, SyntheticError};
 use self::render::Motif;
+use self::rng::{CounterRng, Purpose};
 use self::scene::Scene;
 use crate::picture::RgbPicture;
 
@@ -48,7 +48,7 @@ const TRAIN_CLASSES: u64 = 240;
 /// Products for testing.
 const TEST_CLASSES: u64 = 60;
 
-/// A part of the catalogue, a folder of its own on disk.
+/// A part of the data set, a folder of its own on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// Pictures to train an encoder on.
@@ -96,15 +96,15 @@ impl Part {
 }
 
 impl FromStr for Part {
-    type Err = CatalogueError;
+    type Err = SyntheticError;
 
-    fn from_str(text: &str) -> Result<Self, CatalogueError> {
+    fn from_str(text: &str) -> Result<Self, SyntheticError> {
         let named = Self::ALL.into_iter().find(|part| part.name() == text);
-        named.ok_or_else(|| CatalogueError::Part { found: text.to_owned() })
+        named.ok_or_else(|| SyntheticError::Part { found: text.to_owned() })
     }
 }
 
-/// What a catalogue is of.
+/// What the pictures show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// Things with an outline before a background.
@@ -142,29 +142,29 @@ impl fmt::Display for Subject {
 }
 
 impl FromStr for Subject {
-    type Err = CatalogueError;
+    type Err = SyntheticError;
 
-    fn from_str(text: &str) -> Result<Self, CatalogueError> {
+    fn from_str(text: &str) -> Result<Self, SyntheticError> {
         let named = Self::ALL.into_iter().find(|subject| subject.as_str() == text);
-        named.ok_or_else(|| CatalogueError::Subject { found: text.to_owned() })
+        named.ok_or_else(|| SyntheticError::Subject { found: text.to_owned() })
     }
 }
 
-/// All classes that a seed stands for.
+/// All pictures of all classes of a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Catalogue {
+pub struct SyntheticDataset {
     subject: Subject,
     seed: u64,
     side: usize,
 }
 
-impl Catalogue {
-    /// The catalogue of products of a seed.
+impl SyntheticDataset {
+    /// The products of a seed.
     pub fn new(seed: u64) -> Self {
         Self { subject: Subject::Products, seed, side: SIDE }
     }
 
-    /// The same seed's catalogue of another subject.
+    /// The same seed's pictures of another subject.
     pub fn of(self, subject: Subject) -> Self {
         Self { subject, ..self }
     }
@@ -174,18 +174,18 @@ impl Catalogue {
         Self { side: side.max(1), ..self }
     }
 
-    /// Draws a picture of a class.
+    /// Renders a picture of a class.
     pub fn picture(&self, class: u64, number: u64) -> RgbPicture {
-        let dice = |purpose| Dice::new(self.seed, purpose, class, number);
-        let scene = Scene::new(&mut dice(Purpose::Scene));
+        let rng = |purpose| CounterRng::new(self.seed, purpose, class, number);
+        let scene = Scene::new(&mut rng(Purpose::Scene));
         let motif = match self.subject {
             Subject::Products => Motif::Product(Design::new(self.seed, class)),
             Subject::Fabrics => {
-                Motif::Cloth(Fabric::new(self.seed, class), Folds::new(&mut dice(Purpose::Folds)))
+                Motif::Cloth(Fabric::new(self.seed, class), Folds::new(&mut rng(Purpose::Folds)))
             }
         };
-        let pixels = render::render(&motif, &scene, self.side, dice(Purpose::Camera));
-        RgbPicture::new("catalogue", self.side, self.side, pixels).expect("the renderer fills every pixel")
+        let pixels = render::render(&motif, &scene, self.side, rng(Purpose::Camera));
+        RgbPicture::new("synthetic", self.side, self.side, pixels).expect("the renderer fills every pixel")
     }
 }
 

@@ -1,7 +1,7 @@
 //! How one picture was taken: pose, light, background, what stands in the way, and the camera.
 
 use super::design::{Colour, colour, mixture};
-use super::dice::{Dice, Grain};
+use super::rng::{CounterRng, Grain};
 use super::silhouette::Point;
 
 /// Where the product stands and how it is turned.
@@ -16,13 +16,13 @@ pub(super) struct Pose {
 }
 
 impl Pose {
-    fn new(dice: &mut Dice) -> Self {
-        let angle = dice.between(-0.36, 0.36);
+    fn new(rng: &mut CounterRng) -> Self {
+        let angle = rng.between(-0.36, 0.36);
         Self {
-            shift: Point::new(dice.between(-0.13, 0.13), dice.between(-0.13, 0.13)),
-            scale: dice.between(0.7, 0.97),
-            shear: dice.between(-0.14, 0.14),
-            tilt: Point::new(dice.between(-0.14, 0.14), dice.between(-0.14, 0.14)),
+            shift: Point::new(rng.between(-0.13, 0.13), rng.between(-0.13, 0.13)),
+            scale: rng.between(0.7, 0.97),
+            shear: rng.between(-0.14, 0.14),
+            tilt: Point::new(rng.between(-0.14, 0.14), rng.between(-0.14, 0.14)),
             turn: (libm::cos(angle), libm::sin(angle)),
         }
     }
@@ -53,16 +53,16 @@ pub(super) struct Light {
 }
 
 impl Light {
-    fn new(dice: &mut Dice) -> Self {
-        let (angle, lean) = (dice.between(0.0, 2.0 * std::f64::consts::PI), dice.between(0.25, 0.7));
+    fn new(rng: &mut CounterRng) -> Self {
+        let (angle, lean) = (rng.between(0.0, 2.0 * std::f64::consts::PI), rng.between(0.25, 0.7));
         let direction = Point::new(libm::cos(angle), libm::sin(angle)).times(lean);
-        let warmth = dice.between(-0.1, 0.1);
-        let brightness = dice.between(0.8, 1.15);
+        let warmth = rng.between(-0.1, 0.1);
+        let brightness = rng.between(0.8, 1.15);
         Self {
             towards: (direction, (1.0 - lean * lean).sqrt()),
-            ambient: dice.between(0.5, 0.75),
+            ambient: rng.between(0.5, 0.75),
             tint: [brightness * (1.0 + warmth), brightness, brightness * (1.0 - warmth)],
-            shadow: dice.between(0.15, 0.5),
+            shadow: rng.between(0.15, 0.5),
         }
     }
 
@@ -107,14 +107,14 @@ impl Patch {
         if self.round { x * x + y * y < 1.0 } else { x.abs() < 1.0 && y.abs() < 1.0 }
     }
 
-    fn new(dice: &mut Dice, centre: Point, largest: f64) -> Self {
-        let angle = dice.between(0.0, std::f64::consts::PI);
+    fn new(rng: &mut CounterRng, centre: Point, largest: f64) -> Self {
+        let angle = rng.between(0.0, std::f64::consts::PI);
         Self {
             centre,
-            half: Point::new(dice.between(0.3, 1.0) * largest, dice.between(0.3, 1.0) * largest),
+            half: Point::new(rng.between(0.3, 1.0) * largest, rng.between(0.3, 1.0) * largest),
             turn: (libm::cos(angle), libm::sin(angle)),
-            round: dice.chance(0.5),
-            colour: colour(dice.uniform(), dice.between(0.1, 0.8), dice.between(0.2, 0.95)),
+            round: rng.chance(0.5),
+            colour: colour(rng.uniform(), rng.between(0.1, 0.8), rng.between(0.2, 0.95)),
         }
     }
 }
@@ -138,26 +138,26 @@ pub(super) struct Background {
 }
 
 impl Background {
-    fn new(dice: &mut Dice) -> Self {
-        let angle = dice.between(0.0, 2.0 * std::f64::consts::PI);
-        let mut pale = || colour(dice.uniform(), dice.between(0.0, 0.3), dice.between(0.4, 1.0));
+    fn new(rng: &mut CounterRng) -> Self {
+        let angle = rng.between(0.0, 2.0 * std::f64::consts::PI);
+        let mut pale = || colour(rng.uniform(), rng.between(0.0, 0.3), rng.between(0.4, 1.0));
         let first = pale();
         let second = mixture(first, pale(), 0.6);
-        let ground = match (dice.uniform() * 4.0) as u32 {
+        let ground = match (rng.uniform() * 4.0) as u32 {
             0 => Ground::Plain,
             1 => Ground::Gradient,
-            2 => Ground::Tiles { pitch: dice.between(0.25, 0.7) },
+            2 => Ground::Tiles { pitch: rng.between(0.25, 0.7) },
             _ => Ground::Grain {
-                grain: dice.grain(),
-                across: dice.between(1.0, 3.0),
-                down: dice.between(3.0, 8.0),
+                grain: rng.grain(),
+                across: rng.between(1.0, 3.0),
+                down: rng.between(3.0, 8.0),
             },
         };
-        let pieces = if dice.chance(0.4) { 2 + (dice.uniform() * 3.0) as usize } else { 0 };
+        let pieces = if rng.chance(0.4) { 2 + (rng.uniform() * 3.0) as usize } else { 0 };
         let clutter = (0..pieces)
             .map(|_| {
-                let centre = Point::new(dice.between(-1.0, 1.0), dice.between(-1.0, 1.0));
-                Patch::new(dice, centre, 0.35)
+                let centre = Point::new(rng.between(-1.0, 1.0), rng.between(-1.0, 1.0));
+                Patch::new(rng, centre, 0.35)
             })
             .collect();
         Self { ground, turn: (libm::cos(angle), libm::sin(angle)), colours: [first, second], clutter }
@@ -195,22 +195,22 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    pub(super) fn new(dice: &mut Dice) -> Self {
-        let pose = Pose::new(dice);
-        let light = Light::new(dice);
-        let background = Background::new(dice);
-        let obstacle = dice.chance(0.3).then(|| {
-            let angle = dice.between(0.0, 2.0 * std::f64::consts::PI);
-            let centre = Point::new(libm::cos(angle), libm::sin(angle)).times(dice.between(0.55, 0.8));
-            Patch::new(dice, centre, 0.33)
+    pub(super) fn new(rng: &mut CounterRng) -> Self {
+        let pose = Pose::new(rng);
+        let light = Light::new(rng);
+        let background = Background::new(rng);
+        let obstacle = rng.chance(0.3).then(|| {
+            let angle = rng.between(0.0, 2.0 * std::f64::consts::PI);
+            let centre = Point::new(libm::cos(angle), libm::sin(angle)).times(rng.between(0.55, 0.8));
+            Patch::new(rng, centre, 0.33)
         });
         Self {
             pose,
             light,
             background,
-            noise: dice.between(0.005, 0.03),
+            noise: rng.between(0.005, 0.03),
             obstacle,
-            vignette: dice.between(0.0, 0.2),
+            vignette: rng.between(0.0, 0.2),
         }
     }
 
