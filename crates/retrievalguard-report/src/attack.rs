@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use retrievalguard::attack::{Fate, Mode, Pixels, Point, Rates};
+use retrievalguard::attack::{Mode, Pixels, Point, PointOutcome, Rates};
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::sealed::{SealError, unseal};
 use serde::Deserialize;
@@ -67,9 +67,9 @@ fn rates<'a>(points: impl Iterator<Item = &'a Point>) -> Rates {
     let mut rates = Rates::default();
     for point in points {
         match point.outcome {
-            Fate::Held => rates.held += 1,
-            Fate::Broken => rates.broken += 1,
-            Fate::Undecided => rates.undecided += 1,
+            PointOutcome::Held => rates.held += 1,
+            PointOutcome::Broken => rates.broken += 1,
+            PointOutcome::Undecided => rates.undecided += 1,
         }
     }
     rates
@@ -107,7 +107,8 @@ impl Attack {
 
     /// Queries that the plain retriever had right, and how many of them were broken at any size.
     pub fn plain_totals(&self) -> (usize, usize) {
-        let broken = |query: &&AttackedQuery| query.plain.iter().any(|point| point.outcome == Fate::Broken);
+        let broken =
+            |query: &&AttackedQuery| query.plain.iter().any(|point| point.outcome == PointOutcome::Broken);
         let right = || self.queries.iter().filter(|query| query.plain_right);
         (right().count(), right().filter(broken).count())
     }
@@ -121,7 +122,7 @@ impl Attack {
 impl AttackedQuery {
     /// Whether anything below the radius broke the smoothed retriever, whatever its factor is called.
     pub fn broken_inside(&self) -> bool {
-        let broken = self.smoothed.iter().filter(|point| point.outcome == Fate::Broken);
+        let broken = self.smoothed.iter().filter(|point| point.outcome == PointOutcome::Broken);
         broken.map(|point| point.norm).chain(self.smallest_break).any(|norm| norm < self.radius)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use retrievalguard::attack::{
-    Against, AttackError, Attacker, BlackBox, Cloud, Effort, InputGradients, Judging, Mode, Pixels,
+    Against, AttackError, Attacker, BlackBox, Effort, InputGradients, Judging, Mode, NoisyCopies, Pixels,
 };
 use retrievalguard::gallery::{Positives, Relevance};
 use retrievalguard::{Alpha, EmbedderFailure, Picture, SampleCount};
@@ -137,7 +137,7 @@ impl InputGradients for WatchedGradients<'_> {
 
     fn gradient(
         &self,
-        cloud: &Cloud<'_>,
+        noisy: &NoisyCopies<'_>,
         towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
     ) -> Result<Vec<f64>, EmbedderFailure> {
         if self.ticket.is_cancelled() {
@@ -145,9 +145,9 @@ impl InputGradients for WatchedGradients<'_> {
         }
         // Estimated gradients are passes through the queue, which counts them itself.
         if self.mode() == Mode::WhiteBox {
-            self.ticket.charge((cloud.copies.len() / cloud.centre.len().max(1)) as u64);
+            self.ticket.charge((noisy.copies.len() / noisy.centre.len().max(1)) as u64);
         }
-        self.gradients.gradient(cloud, towards)
+        self.gradients.gradient(noisy, towards)
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use retrievalguard::attack::{Cloud, InputGradients, Mode};
+use retrievalguard::attack::{InputGradients, Mode, NoisyCopies};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{Embedder, EmbedderFailure, Seed};
 use retrievalguard_encoder::engine::{StoredNetwork, StoredTensor};
@@ -195,22 +195,22 @@ impl InputGradients for WhiteBox {
 
     fn gradient(
         &self,
-        cloud: &Cloud<'_>,
+        noisy: &NoisyCopies<'_>,
         towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
     ) -> Result<Vec<f64>, EmbedderFailure> {
-        let pictures = self.pictures(cloud.copies).require_grad();
+        let pictures = self.pictures(noisy.copies).require_grad();
         let embeddings = self.network.forward(self.network.config().normalise(pictures.clone()));
         let direction = towards(&floats(embeddings.clone()));
         let direction = TensorData::new(direction, [1, self.network.config().dimension]);
         let scores = (embeddings * Tensor::from_data(direction, &self.device)).sum();
         let gradients = scores.backward();
         let of_copies = pictures.grad(&gradients).ok_or("the embeddings do not depend on the pictures")?;
-        let pixels = cloud.centre.len();
+        let pixels = noisy.centre.len();
         let mut gradient = vec![0.0; pixels];
         for row in floats(of_copies).chunks_exact(pixels) {
             gradient.iter_mut().zip(row).for_each(|(gradient, &value)| *gradient += f64::from(value));
         }
-        let count = (cloud.copies.len() / pixels) as f64;
+        let count = (noisy.copies.len() / pixels) as f64;
         gradient.iter_mut().for_each(|value| *value /= count);
         Ok(gradient)
     }

@@ -6,19 +6,19 @@
 //! certificates' own machinery with the roles exchanged (theory, section 10): *broken* and *held* are both proved, and
 //! whatever is neither is *undecided*. The plain encoder, without noise, is attacked alike for contrast.
 //!
-//! The result is a bracket: certified radius ≤ true radius ≤ smallest proved break. [`Tally`] says of a whole run
-//! whether breaks inside the radii are more than the certificates' own failure probability explains.
+//! The result is a bracket: certified radius ≤ true radius ≤ smallest proved break. [`AttackSummary`] says of
+//! a whole run whether breaks inside the radii are more than the certificates' own failure probability explains.
 
 mod gradients;
 mod judge;
 mod search;
-mod tally;
+mod summary;
 
 use serde::{Deserialize, Serialize};
 
-pub use gradients::{BlackBox, Cloud, InputGradients, Mode};
+pub use gradients::{BlackBox, InputGradients, Mode, NoisyCopies};
 pub use judge::{Judge, Judging};
-pub use tally::{Rates, SURPRISE, Tally, TallyFault, caution};
+pub use summary::{AttackFault, AttackSummary, Rates, SURPRISE, caution};
 
 use crate::certificate::{CertificateError, Certifier};
 use crate::gallery::{Gallery, Relevance, SearchError};
@@ -124,10 +124,10 @@ pub struct Effort {
     pub pixels: Pixels,
 }
 
-/// What came of one perturbation of the smoothed retriever.
+/// Whether the retrieval held under one perturbation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fate {
+pub enum PointOutcome {
     /// Proved: a right item is still the nearest.
     Held,
     /// Proved: a wrong item is nearer than every right one.
@@ -136,15 +136,15 @@ pub enum Fate {
     Undecided,
 }
 
-/// One perturbed picture and what came of it.
+/// One perturbed picture, judged.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Size asked for, in multiples of the certified radius.
     pub factor: f64,
     /// The perturbation's l2 norm as it was applied, rounding and clipping included.
     pub norm: f64,
-    /// What came of it.
-    pub outcome: Fate,
+    /// Whether the retrieval held.
+    pub outcome: PointOutcome,
 }
 
 /// What an attack has cost.
@@ -186,13 +186,13 @@ pub struct Attacked {
 impl Attacked {
     /// Whether a perturbation shorter than the certified radius is proved to break the retrieval.
     pub fn broken_inside(&self) -> bool {
-        let broken = self.smoothed.iter().filter(|point| point.outcome == Fate::Broken);
+        let broken = self.smoothed.iter().filter(|point| point.outcome == PointOutcome::Broken);
         broken.map(|point| point.norm).chain(self.smallest_break).any(|norm| norm < self.radius)
     }
 
     /// Whether the plain encoder was broken at any size.
     pub fn plain_broken(&self) -> bool {
-        self.plain.iter().any(|point| point.outcome == Fate::Broken)
+        self.plain.iter().any(|point| point.outcome == PointOutcome::Broken)
     }
 }
 
@@ -353,7 +353,7 @@ impl<'a> Attacker<'a> {
             points.push(Point { factor, norm: found.norm, outcome });
         }
         let mut smallest = None;
-        if let Some(first) = points.iter().position(|point| point.outcome == Fate::Broken) {
+        if let Some(first) = points.iter().position(|point| point.outcome == PointOutcome::Broken) {
             let mut high = found[first].clone();
             // Without a size that was not broken, the interval begins at half of the smallest.
             let mut low = match first.checked_sub(1) {
@@ -366,12 +366,12 @@ impl<'a> Attacker<'a> {
                 let other = search.scaled(&low, norm)?;
                 let middle = if other.margin < one.margin { other } else { one };
                 match judge.judge(&middle.pixels)? {
-                    Fate::Broken => high = middle,
-                    Fate::Held | Fate::Undecided => low = middle,
+                    PointOutcome::Broken => high = middle,
+                    PointOutcome::Held | PointOutcome::Undecided => low = middle,
                 }
             }
             // Clipping may leave a larger factor with a smaller norm.
-            let broken = points.iter().filter(|point| point.outcome == Fate::Broken);
+            let broken = points.iter().filter(|point| point.outcome == PointOutcome::Broken);
             smallest = Some(broken.map(|point| point.norm).fold(high.norm, f64::min));
         }
         cost.add(search.cost);
@@ -394,7 +394,8 @@ impl<'a> Attacker<'a> {
 /// The plain encoder at every size, and the smallest break along the perturbations found.
 fn plain_points(search: &mut Search<'_>) -> Result<(Vec<Point>, Option<f64>), AttackError> {
     let found = search.run(&FACTORS)?;
-    let outcome = |found: &Perturbation| if found.margin > 0.0 { Fate::Held } else { Fate::Broken };
+    let outcome =
+        |found: &Perturbation| if found.margin > 0.0 { PointOutcome::Held } else { PointOutcome::Broken };
     let points: Vec<Point> = FACTORS
         .iter()
         .zip(&found)

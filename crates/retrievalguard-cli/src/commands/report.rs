@@ -56,9 +56,13 @@ pub(super) fn run(arguments: &ReportArgs, out: &mut dyn Write) -> anyhow::Result
     let gallery = available(run.gallery(), "Items of the gallery are shown without pictures", &mut notes);
     let config = available(model_config(&run), "Changed pictures are not shown", &mut notes);
     let records = available(run.remaining_records(), "Queries are shown without pictures", &mut notes);
-    let album =
-        Album { run: &run, gallery: gallery.as_ref(), config: config.as_ref(), records: records.as_deref() };
-    let (pictures, missing) = album.pictures(arguments.most.get());
+    let run_pictures = RunPictures {
+        run: &run,
+        gallery: gallery.as_ref(),
+        config: config.as_ref(),
+        records: records.as_deref(),
+    };
+    let (pictures, missing) = run_pictures.pictures(arguments.most.get());
     if missing > 0 {
         notes.push(format!("{missing} pictures could not be read any more; their places are marked."));
     }
@@ -150,14 +154,14 @@ fn model_config(run: &RunDirectory) -> anyhow::Result<ModelConfig> {
 }
 
 /// Where the pictures of a run are.
-struct Album<'a> {
+struct RunPictures<'a> {
     run: &'a RunDirectory,
     gallery: Option<&'a GalleryDirectory>,
     config: Option<&'a ModelConfig>,
     records: Option<&'a [Option<Record>]>,
 }
 
-impl Album<'_> {
+impl RunPictures<'_> {
     /// Pictures of the first `most` rows, and how many could not be read.
     fn pictures(&self, most: usize) -> (Vec<RowPictures>, usize) {
         let mut missing = 0;

@@ -112,8 +112,8 @@ fn run_in(
     } else {
         (arguments.assemble()?, Start::Fresh)
     };
-    let others = Others { held_out, weights: arguments.weights.as_deref(), cache: arguments.cache };
-    let report = train_in(&recipe, records, others, &run, start, arguments.backend, &arguments.engine)?;
+    let inputs = TrainInputs { held_out, weights: arguments.weights.as_deref(), cache: arguments.cache };
+    let report = train_in(&recipe, records, inputs, &run, start, arguments.backend, &arguments.engine)?;
     writeln!(out, "{}: trained for {} steps", run.encoder().display(), report.steps)?;
     if let Some(evaluation) = report.evaluation {
         writeln!(out, "{evaluation}")?;
@@ -122,7 +122,7 @@ fn run_in(
 }
 
 /// What training may be given beside its pictures.
-struct Others<'a> {
+struct TrainInputs<'a> {
     held_out: Option<&'a [Record]>,
     weights: Option<&'a Path>,
     /// Mebibytes of decoded pictures.
@@ -137,14 +137,14 @@ pub(super) fn train_on(
     start: Start,
     engine: &EngineArgs,
 ) -> anyhow::Result<TrainReport> {
-    let others = Others { held_out: None, weights: None, cache: CACHE };
-    train_in(recipe, records, others, &RunFolder::new(folder), start, Backend::Cpu, engine)
+    let inputs = TrainInputs { held_out: None, weights: None, cache: CACHE };
+    train_in(recipe, records, inputs, &RunFolder::new(folder), start, Backend::Cpu, engine)
 }
 
 fn train_in(
     recipe: &Recipe,
     records: &[Record],
-    others: Others<'_>,
+    inputs: TrainInputs<'_>,
     run: &RunFolder,
     start: Start,
     backend: Backend,
@@ -153,13 +153,13 @@ fn train_in(
     let request = TrainRequest {
         recipe,
         records,
-        held_out: others.held_out,
-        weights: others.weights,
+        held_out: inputs.held_out,
+        weights: inputs.weights,
         backend,
         engine: &engine.options(),
         threads: engine.threads(),
         batch: engine.batch,
-        cache: u64::from(others.cache) << 20,
+        cache: u64::from(inputs.cache) << 20,
     };
     let progress = TrainingProgress::new();
     let result = train(&request, run, start, &progress);

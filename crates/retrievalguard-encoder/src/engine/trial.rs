@@ -39,14 +39,14 @@ pub(super) struct Trial<'a> {
     pub(super) together: usize,
 }
 
-/// What companions did.
+/// How much companions changed an embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Felt {
+pub(super) struct CompanionEffect {
     /// Largest difference in any component, as a share of the embedding's norm.
     pub(super) difference: f64,
 }
 
-impl Felt {
+impl CompanionEffect {
     pub(super) fn is_rounding(self) -> bool {
         self.difference <= TOLERANCE
     }
@@ -54,7 +54,7 @@ impl Felt {
 
 impl Trial<'_> {
     /// Runs pictures beside hostile companions, then the first again; says how much the companions mattered.
-    pub(super) fn together(&mut self) -> Result<Felt, EngineError> {
+    pub(super) fn together(&mut self) -> Result<CompanionEffect, EngineError> {
         let Pictures { first, second, loud, quiet } = Pictures::new(self.preparation.pixels);
         let opposite: Vec<f32> = loud.iter().map(|value| -value).collect();
         let constant = vec![LOUD; self.preparation.pixels];
@@ -67,7 +67,7 @@ impl Trial<'_> {
             Batch::Always(size) => size,
         };
         let before = self.rows(&[&first], own)?;
-        let mut felt = Felt { difference: 0.0 };
+        let mut effect = CompanionEffect { difference: 0.0 };
         if size > 1 {
             let alone = [before[..self.dimension].to_vec(), self.rows(&[&second], own)?];
             // Both pictures stand at an end once and between loud companions once; a larger batch repeats the last.
@@ -99,14 +99,14 @@ impl Trial<'_> {
                         if std::ptr::eq(*picture, own.as_slice()) {
                             let row = &rows[place * self.dimension..][..self.dimension];
                             let difference = difference(&alone[..self.dimension], row);
-                            felt.difference = felt.difference.max(difference);
+                            effect.difference = effect.difference.max(difference);
                         }
                     }
                 }
             }
         }
         self.same_again(&first, own, &before)?;
-        Ok(felt)
+        Ok(effect)
     }
 
     /// Runs a picture by itself, a hostile one, and the first again.
@@ -236,10 +236,10 @@ mod tests {
         for (name, batch, coupled) in cases {
             let path = model(name);
             let factory = Factory::Rten(RtenModel::new(&path, "pictures", "embeddings").unwrap());
-            let felt = tried(&path, &factory, batch, |trial| trial.together()).unwrap();
-            assert_eq!(felt.is_rounding(), !coupled, "{name}: {felt:?}");
+            let effect = tried(&path, &factory, batch, |trial| trial.together()).unwrap();
+            assert_eq!(effect.is_rounding(), !coupled, "{name}: {effect:?}");
             // Nothing in between: coupling is not a matter of digits.
-            assert!(!coupled || felt.difference > 1e-2, "{name}: {felt:?}");
+            assert!(!coupled || effect.difference > 1e-2, "{name}: {effect:?}");
             assert!(tried(&path, &factory, batch, |trial| trial.alone()).is_ok(), "{name}");
         }
     }

@@ -1,8 +1,8 @@
 //! What earlier versions left, brought to the present format.
 //!
 //! A table of format 1 carries no digest. The journal of its run does: each record has a checksum, and the table was built
-//! from them alone. So the table is held against the journal, row by row, and written again with its digest. Identities and
-//! labels are not in the journal: they are held against the data set if it is still the one of the run, and are taken from
+//! from them alone. So the table is checked against the journal, row by row, and written again with its digest. Identities and
+//! labels are not in the journal: they are checked against the data set if it is still the one of the run, and are taken from
 //! the table as they are otherwise.
 //!
 //! `inputs.json` is removed last. While it is there an upgrade that was cut short is finished by the same command.
@@ -107,7 +107,7 @@ pub enum UpgradeError {
 /// What was upgraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upgraded {
-    /// A gallery: its files were held against its manifest, which is sealed now.
+    /// A gallery: its files were checked against its manifest, which is sealed now.
     Gallery,
     /// A run whose table agrees with its journal; nothing told whether its identities and labels were changed.
     Run,
@@ -202,10 +202,10 @@ fn upgrade_run(
     if TableRecord::read(&record_path)?.is_some() {
         // All that an earlier attempt has left to do is to remove the old places.
         let run = StoredRun::open(folder).map_err(Box::new)?;
-        let held = Held::by_journal(&run.table, None, folder, unverified)?;
+        let checked = JournalCheck::by_journal(&run.table, None, folder, unverified)?;
         let labels = labels_agree(&run.table, &run.inputs.places, run.inputs.pictures)?;
         remove_old_places(folder)?;
-        return Ok(held.upgraded(labels));
+        return Ok(checked.upgraded(labels));
     }
     let StoredTable { table, run: rewritten, described: in_table, verified } =
         ResultTable::read(&path, Unverified::Accept)?;
@@ -219,7 +219,7 @@ fn upgrade_run(
     let old = OldDescription::deserialize(&described)
         .map_err(|source| UpgradeError::Json { path: record_path.clone(), source })?;
     let inputs: OldInputs = read_json(&folder.join(OLD_PLACES_FILE))?;
-    let held = Held::by_journal(&table, Some(&described), folder, unverified)?;
+    let checked = JournalCheck::by_journal(&table, Some(&described), folder, unverified)?;
 
     let gallery = gallery.unwrap_or(&inputs.places.gallery);
     let stored = GalleryDirectory::read(gallery)?;
@@ -252,9 +252,9 @@ fn upgrade_run(
     let places = RunPlaces { gallery: absolute(gallery)?, ..inputs.places };
     let (excluded, pictures) = (inputs.excluded, inputs.pictures);
     let inputs = Inputs { run: description.digest(), places, excluded, pictures };
-    rewrite(folder, &table, &held, &run, &inputs)?;
+    rewrite(folder, &table, &checked, &run, &inputs)?;
     remove_old_places(folder)?;
-    Ok(held.upgraded(labels))
+    Ok(checked.upgraded(labels))
 }
 
 fn remove_old_places(folder: &Path) -> Result<(), UpgradeError> {
@@ -343,14 +343,14 @@ impl OldDescription {
 }
 
 /// What is known of a table from the journal of its run.
-enum Held {
+enum JournalCheck {
     /// Every row is what the journal says; so are these verdicts for Recall@2 and deeper.
-    Rows(Vec<Vec<Verdict>>),
+    Confirmed(Vec<Vec<Verdict>>),
     /// There is no journal, and the table is taken as it is.
-    Nothing,
+    Missing,
 }
 
-impl Held {
+impl JournalCheck {
     /// Holds every row against what the journal says of its query.
     fn by_journal(
         table: &ResultTable,
@@ -359,17 +359,17 @@ impl Held {
         unverified: Unverified,
     ) -> Result<Self, UpgradeError> {
         match hold_against_journal(table, described, &folder.join(JOURNAL_FILE)) {
-            Ok(deeper) => Ok(Self::Rows(deeper)),
-            Err(UpgradeError::NoJournal { .. }) if unverified == Unverified::Accept => Ok(Self::Nothing),
+            Ok(deeper) => Ok(Self::Confirmed(deeper)),
+            Err(UpgradeError::NoJournal { .. }) if unverified == Unverified::Accept => Ok(Self::Missing),
             Err(error) => Err(error),
         }
     }
 
     fn upgraded(&self, labels: Labels) -> Upgraded {
         match (self, labels) {
-            (Self::Rows(_), Labels::Agree) => Upgraded::WholeRun,
-            (Self::Rows(_), Labels::Unknown) => Upgraded::Run,
-            (Self::Nothing, _) => Upgraded::UnverifiedRun,
+            (Self::Confirmed(_), Labels::Agree) => Upgraded::WholeRun,
+            (Self::Confirmed(_), Labels::Unknown) => Upgraded::Run,
+            (Self::Missing, _) => Upgraded::UnverifiedRun,
         }
     }
 }
@@ -419,7 +419,7 @@ fn hold_against_journal(
 fn rewrite(
     folder: &Path,
     table: &ResultTable,
-    held: &Held,
+    checked: &JournalCheck,
     run: &TableDescription,
     inputs: &Inputs,
 ) -> Result<(), UpgradeError> {
@@ -437,7 +437,7 @@ fn rewrite(
         }
     }
     // Nothing but the journal tells these verdicts; without it the file stays as it is, outside the record.
-    if let Held::Rows(deeper) = held
+    if let JournalCheck::Confirmed(deeper) = checked
         && folder.join(DEEPER_FILE).exists()
     {
         write_deeper(folder, table, deeper)?;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use maud::{Markup, html};
 
-use super::scale::Placed;
+use super::scale::PlacedAxis;
 use super::{Dash, Marks, Panel, Series, theme};
 
 /// The largest number that is drawn; beyond it, distances overflow.
@@ -74,7 +74,7 @@ pub(super) fn gap(places: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// Draws every bar of a panel.
-pub(super) fn draw_bars(panel: &Panel, x: &Placed, y: &Placed) -> Markup {
+pub(super) fn draw_bars(panel: &Panel, x: &PlacedAxis, y: &PlacedAxis) -> Markup {
     let horizontal = y.has_names();
     let (places, values) = if horizontal { (y, x) } else { (x, y) };
     let bars = bars(panel, horizontal, values.floor());
@@ -112,7 +112,7 @@ pub(super) fn draw_bars(panel: &Panel, x: &Placed, y: &Placed) -> Markup {
 }
 
 /// Draws one series that is not bars.
-pub(super) fn draw_series(series: &Series, x: &Placed, y: &Placed) -> Markup {
+pub(super) fn draw_series(series: &Series, x: &PlacedAxis, y: &PlacedAxis) -> Markup {
     let line = matches!(series.marks, Marks::Line | Marks::Steps | Marks::LineAndPoints);
     let points = matches!(series.marks, Marks::Points | Marks::LineAndPoints);
     if series.marks == Marks::Arrows {
@@ -196,7 +196,7 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// Runs of points without a gap, each with its place and its place in the series.
-fn runs(series: &Series, x: &Placed, y: &Placed) -> Vec<Vec<(usize, f64, f64)>> {
+fn runs(series: &Series, x: &PlacedAxis, y: &PlacedAxis) -> Vec<Vec<(usize, f64, f64)>> {
     let mut runs = vec![Vec::new()];
     for (position, point) in series.points.iter().enumerate() {
         let place = drawable(point).then(|| Some((x.place(point.0)?, y.place(point.1)?))).flatten();
@@ -210,7 +210,7 @@ fn runs(series: &Series, x: &Placed, y: &Placed) -> Vec<Vec<(usize, f64, f64)>> 
     runs
 }
 
-fn outline(series: &Series, x: &Placed, y: &Placed) -> String {
+fn outline(series: &Series, x: &PlacedAxis, y: &PlacedAxis) -> String {
     let mut path = String::new();
     for run in runs(series, x, y) {
         let line: Vec<(f64, f64)> = run.iter().map(|&(_, across, down)| (across, down)).collect();
@@ -232,7 +232,7 @@ fn trace(path: &mut String, begin: char, steps: bool, points: impl Iterator<Item
 }
 
 /// The areas between the lower and the upper ends of the band.
-fn areas(series: &Series, x: &Placed, y: &Placed) -> Vec<String> {
+fn areas(series: &Series, x: &PlacedAxis, y: &PlacedAxis) -> Vec<String> {
     let Some(band) = &series.band else { return Vec::new() };
     let steps = series.marks == Marks::Steps;
     let mut areas = Vec::new();
@@ -261,11 +261,11 @@ fn areas(series: &Series, x: &Placed, y: &Placed) -> Vec<String> {
     areas
 }
 
-fn marks(series: &Series, x: &Placed, y: &Placed) -> String {
+fn marks(series: &Series, x: &PlacedAxis, y: &PlacedAxis) -> String {
     visible(series, x, y).map(|(_, across, down)| mark(series.colour, across, down)).collect()
 }
 
-fn whiskers(series: &Series, x: &Placed, y: &Placed) -> String {
+fn whiskers(series: &Series, x: &PlacedAxis, y: &PlacedAxis) -> String {
     let Some(band) = &series.band else { return String::new() };
     let whisker = |(position, across, _): (usize, f64, f64)| {
         let &(low, high) = band.get(position)?;
@@ -275,7 +275,7 @@ fn whiskers(series: &Series, x: &Placed, y: &Placed) -> String {
 }
 
 /// Points inside both axes.
-fn visible(series: &Series, x: &Placed, y: &Placed) -> impl Iterator<Item = (usize, f64, f64)> {
+fn visible(series: &Series, x: &PlacedAxis, y: &PlacedAxis) -> impl Iterator<Item = (usize, f64, f64)> {
     series.points.iter().enumerate().filter_map(|(position, point)| {
         let inside = drawable(point) && x.holds(point.0) && y.holds(point.1);
         inside.then(|| Some((position, x.place(point.0)?, y.place(point.1)?))).flatten()
@@ -288,9 +288,9 @@ mod tests {
     use super::super::scale::Direction;
     use super::*;
 
-    fn axes() -> (Placed, Placed) {
+    fn axes() -> (PlacedAxis, PlacedAxis) {
         let place = |direction, ends| {
-            Placed::new(&Axis::linear("").range(0.0, 10.0), std::iter::empty(), direction, ends, 11.0)
+            PlacedAxis::new(&Axis::linear("").range(0.0, 10.0), std::iter::empty(), direction, ends, 11.0)
         };
         (place(Direction::Horizontal, (0.0, 100.0)), place(Direction::Vertical, (100.0, 0.0)))
     }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::canvas::{LABEL, TICK, TITLE_OF_PANEL, words};
 use super::marks::{bars, draw_bars, draw_series, drawable, gap, number};
-use super::scale::{Direction, Placed};
+use super::scale::{Direction, PlacedAxis};
 use super::text::{printable, shortened, width, wrap};
 use super::{Marks, Panel, Scale};
 
@@ -20,8 +20,8 @@ pub(super) struct Frame<'a> {
     title: Vec<String>,
     above: Vec<String>,
     below: Vec<String>,
-    x: Placed,
-    y: Placed,
+    x: PlacedAxis,
+    y: PlacedAxis,
     left: f64,
     plot: (f64, f64),
     slanted: bool,
@@ -37,7 +37,7 @@ impl<'a> Frame<'a> {
             Scale::Linear | Scale::Log10 => (room * 0.56).clamp(170.0, 300.0),
         };
         let (across, down) = values(panel, horizontal);
-        let mut y = Placed::new(&panel.y, down.into_iter(), Direction::Vertical, (height, 0.0), TICK);
+        let mut y = PlacedAxis::new(&panel.y, down.into_iter(), Direction::Vertical, (height, 0.0), TICK);
         if horizontal {
             for (_, name) in &mut y.ticks {
                 *name = shortened(name, TICK, room * 0.42);
@@ -46,7 +46,7 @@ impl<'a> Frame<'a> {
         let left = y.ticks.iter().map(|(_, label)| width(label, TICK)).fold(0.0, f64::max) + 8.0;
         let place = |right: f64| {
             let ends = (0.0, (room - left - right).max(40.0));
-            (Placed::new(&panel.x, across.iter().copied(), Direction::Horizontal, ends, TICK), ends.1)
+            (PlacedAxis::new(&panel.x, across.iter().copied(), Direction::Horizontal, ends, TICK), ends.1)
         };
         let (mut x, mut length) = place(14.0);
         // The last number is centred on the end of the axis and must not leave the figure.

@@ -5,7 +5,7 @@ use super::{text, ticks};
 
 /// An axis laid out over a length.
 #[derive(Clone, Debug)]
-pub(super) struct Placed {
+pub(super) struct PlacedAxis {
     kind: Kind,
     low: f64,
     high: f64,
@@ -32,7 +32,7 @@ pub(super) enum Direction {
     Vertical,
 }
 
-impl Placed {
+impl PlacedAxis {
     /// Lays an axis out from `from` to `to`; `values` are the numbers it has to show, those that are none apart.
     pub(super) fn new(
         axis: &Axis,
@@ -169,8 +169,8 @@ fn logarithmic_extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    fn placed(axis: &Axis, values: &[f64]) -> Placed {
-        Placed::new(axis, values.iter().copied(), Direction::Horizontal, (100.0, 300.0), 11.0)
+    fn placed(axis: &Axis, values: &[f64]) -> PlacedAxis {
+        PlacedAxis::new(axis, values.iter().copied(), Direction::Horizontal, (100.0, 300.0), 11.0)
     }
 
     #[test]

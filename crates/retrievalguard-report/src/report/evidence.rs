@@ -160,8 +160,8 @@ pub(super) fn section(attack: &Attack) -> Markup {
     }
 }
 
-fn share(count: usize, tally: Rates) -> String {
-    match tally.total() {
+fn share(count: usize, rates: Rates) -> String {
+    match rates.total() {
         0 => "–".to_owned(),
         all => format!("{count} of {all} ({:.1} %)", 100.0 * count as f64 / all as f64),
     }

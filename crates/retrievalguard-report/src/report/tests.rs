@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use retrievalguard::Sigma;
-use retrievalguard::attack::{Fate, Mode, Pixels, Point};
+use retrievalguard::attack::{Mode, Pixels, Point, PointOutcome};
 use retrievalguard::certificate::{Radius, Verdict, round_down};
 use retrievalguard_encoder::picture::RgbPicture;
 use retrievalguard_encoder::table::{Cell, ResultRow, WrongItem};
@@ -258,14 +258,14 @@ fn every_figure_is_there_in_both_shapes_and_the_bracket_with_an_attack() {
 
 /// One query proved broken at 0.6, and one that no search broke.
 fn attack() -> Attack {
-    let point = |norm: f64, outcome: Fate| Point { factor: norm / 0.3, norm, outcome };
+    let point = |norm: f64, outcome: PointOutcome| Point { factor: norm / 0.3, norm, outcome };
     let query = |identity: &str, smoothed: Vec<Point>, smallest_break: Option<f64>| AttackedQuery {
         identity: identity.to_owned(),
         radius: 0.3,
         smoothed,
         smallest_break,
         plain_right: true,
-        plain: vec![point(0.6, Fate::Held)],
+        plain: vec![point(0.6, PointOutcome::Held)],
         plain_smallest_break: None,
     };
     Attack {
@@ -279,8 +279,12 @@ fn attack() -> Attack {
         plain_gallery: None,
         budget: BTreeMap::new(),
         queries: vec![
-            query("broken", vec![point(0.15, Fate::Held), point(0.6, Fate::Broken)], Some(0.6)),
-            query("open", vec![point(0.15, Fate::Held), point(1.5, Fate::Undecided)], None),
+            query(
+                "broken",
+                vec![point(0.15, PointOutcome::Held), point(0.6, PointOutcome::Broken)],
+                Some(0.6),
+            ),
+            query("open", vec![point(0.15, PointOutcome::Held), point(1.5, PointOutcome::Undecided)], None),
         ],
     }
 }
@@ -316,7 +320,7 @@ fn an_attack_that_found_nothing_is_not_shown_as_strength() {
     assert!(html.contains(caution) && html.contains("estimates gradients from the encoder's outputs alone"));
     assert!(html.contains("No attack changed") && !html.contains("<strong>No attack changed"));
     let mut strong = Attack { mode: Mode::WhiteBox, ..weak };
-    strong.queries[0].plain[0].outcome = Fate::Broken;
+    strong.queries[0].plain[0].outcome = PointOutcome::Broken;
     let html = found(&strong);
     assert!(html.contains("<strong>No attack changed") && !html.contains("Caution"));
 }

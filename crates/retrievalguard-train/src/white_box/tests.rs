@@ -40,12 +40,12 @@ fn a_rebuilt_network_gives_the_engines_embeddings() {
         encoder.embed(&pictures, &mut wanted).unwrap();
         let mut seen = Vec::new();
         let centre = vec![0.5; encoder.input_len()];
-        let cloud = Cloud { centre: &centre, copies: &pictures, sigma: 0.3 };
+        let noisy = NoisyCopies { centre: &centre, copies: &pictures, sigma: 0.3 };
         let mut towards = |embeddings: &[f32]| {
             seen = embeddings.to_vec();
             vec![1.0; 6]
         };
-        white_box.gradient(&cloud, &mut towards).unwrap();
+        white_box.gradient(&noisy, &mut towards).unwrap();
         for (found, wanted) in seen.iter().zip(&wanted) {
             assert!((found - wanted).abs() <= 1e-4, "{architecture} {picture:?}: {found} not {wanted}");
         }
@@ -66,8 +66,8 @@ fn gradients_are_the_differences_of_the_engines_scores() {
         };
         rows.chunks_exact(6).map(of).sum::<f64>() / 2.0
     };
-    let cloud = Cloud { centre: &centre, copies: &copies, sigma: 0.3 };
-    let gradient = white_box.gradient(&cloud, &mut |_| direction.to_vec()).unwrap();
+    let noisy = NoisyCopies { centre: &centre, copies: &copies, sigma: 0.3 };
+    let gradient = white_box.gradient(&noisy, &mut |_| direction.to_vec()).unwrap();
     let length = gradient.iter().map(|value| value * value).sum::<f64>().sqrt();
     // Along the gradient itself and along other directions of length 1, both copies moved alike.
     let mut along: Vec<Vec<f64>> = vec![gradient.iter().map(|value| value / length).collect()];

@@ -34,7 +34,7 @@ impl Mode {
 
 /// Noisy copies of one point, laid end to end.
 #[derive(Clone, Copy, Debug)]
-pub struct Cloud<'a> {
+pub struct NoisyCopies<'a> {
     /// The point.
     pub centre: &'a [f32],
     /// The copies: in pairs `centre + z`, `centre − z`, or the centre itself.
@@ -52,7 +52,7 @@ pub trait InputGradients: Sync {
     /// the gradient of the mean score `(1/n) Σ ⟨w, h(copy_i)⟩` with respect to a shift of all copies.
     fn gradient(
         &self,
-        cloud: &Cloud<'_>,
+        noisy: &NoisyCopies<'_>,
         towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
     ) -> Result<Vec<f64>, EmbedderFailure>;
 }
@@ -82,23 +82,23 @@ impl InputGradients for BlackBox<'_> {
 
     fn gradient(
         &self,
-        cloud: &Cloud<'_>,
+        noisy: &NoisyCopies<'_>,
         towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
     ) -> Result<Vec<f64>, EmbedderFailure> {
-        let (pixels, dimension) = (cloud.centre.len(), self.embedder.dimension());
-        let count = cloud.copies.len() / pixels;
+        let (pixels, dimension) = (noisy.centre.len(), self.embedder.dimension());
+        let count = noisy.copies.len() / pixels;
         let mut embeddings = vec![0.0; count * dimension];
-        self.embedder.embed(cloud.copies, &mut embeddings)?;
+        self.embedder.embed(noisy.copies, &mut embeddings)?;
         let direction = towards(&embeddings);
         let mut gradient = vec![0.0; pixels];
-        for (copy, row) in cloud.copies.chunks_exact(pixels).zip(embeddings.chunks_exact(dimension)) {
+        for (copy, row) in noisy.copies.chunks_exact(pixels).zip(embeddings.chunks_exact(dimension)) {
             let score: f64 =
                 row.iter().zip(&direction).map(|(&left, &right)| f64::from(left) * f64::from(right)).sum();
-            for ((gradient, &copy), &centre) in gradient.iter_mut().zip(copy).zip(cloud.centre) {
+            for ((gradient, &copy), &centre) in gradient.iter_mut().zip(copy).zip(noisy.centre) {
                 *gradient += score * (f64::from(copy) - f64::from(centre));
             }
         }
-        let scale = 1.0 / (count as f64 * cloud.sigma * cloud.sigma);
+        let scale = 1.0 / (count as f64 * noisy.sigma * noisy.sigma);
         gradient.iter_mut().for_each(|value| *value *= scale);
         Ok(gradient)
     }

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttackError, Cost, Fate};
+use super::{AttackError, Cost, PointOutcome};
 use crate::certificate::{Certifier, HalfSpaceOptions, Verdict};
 use crate::gallery::{Positives, Relevance, RowRelevance};
 use crate::noise::Stage;
@@ -80,17 +80,17 @@ impl<'a> Judge<'a> {
     ///
     /// The pilot decides which side to prove and against which wrong label. Both looks are at half of the point's share
     /// of the level, the second on more samples.
-    pub fn judge(&mut self, pixels: &[f32]) -> Result<Fate, AttackError> {
+    pub fn judge(&mut self, pixels: &[f32]) -> Result<PointOutcome, AttackError> {
         let gallery = self.certifier.gallery();
         let pilot = self.draw(pixels, self.judging.pilot.get())?;
         let nearest = gallery.nearest_positive_and_negative(&pilot.mean(), |_| self.relevance)?[0];
         let (Some(right), Some(wrong)) = (nearest.positive, nearest.negative) else {
-            return Ok(Fate::Undecided);
+            return Ok(PointOutcome::Undecided);
         };
         let (relevance, proved) = if wrong.squared_distance < right.squared_distance {
-            (self.opposite(wrong.row), Fate::Broken)
+            (self.opposite(wrong.row), PointOutcome::Broken)
         } else {
-            (self.relevance.clone(), Fate::Held)
+            (self.relevance.clone(), PointOutcome::Held)
         };
         let most = self.judging.samples.get();
         let first = (most / FIRST_LOOK).max(1);
@@ -106,7 +106,7 @@ impl<'a> Judge<'a> {
                 return Ok(proved);
             }
         }
-        Ok(Fate::Undecided)
+        Ok(PointOutcome::Undecided)
     }
 
     /// The relevance under which a wrong row, or its label, is right, and what was right is wrong; nothing else is seen.

@@ -5,7 +5,7 @@
 //! unbiased estimate of the gradient of that pair's smoothed margin. Fresh noise in every step, remembered by momentum, keeps the
 //! perturbation from fitting the noise instead of the encoder.
 
-use super::gradients::{Cloud, Mode};
+use super::gradients::{Mode, NoisyCopies};
 use super::{Against, AttackError, Attacker, Cost, Perturbation, Pixels};
 use crate::gallery::{Gallery, Neighbour, Relevance, RowRelevance};
 use crate::noise::{ImageIdentity, NoiseStream, Stage};
@@ -239,8 +239,8 @@ impl<'a> Search<'a> {
                 vec![0.0; gallery.dimension()]
             })
         };
-        let cloud = Cloud { centre, copies: &copies, sigma };
-        let gradient = self.attacker.gradients.gradient(&cloud, &mut towards);
+        let noisy = NoisyCopies { centre, copies: &copies, sigma };
+        let gradient = self.attacker.gradients.gradient(&noisy, &mut towards);
         if let Some(fault) = fault {
             return Err(fault);
         }

@@ -73,11 +73,11 @@ impl InputGradients for Circle {
 
     fn gradient(
         &self,
-        cloud: &Cloud<'_>,
+        noisy: &NoisyCopies<'_>,
         towards: &mut dyn FnMut(&[f32]) -> Vec<f32>,
     ) -> Result<Vec<f64>, EmbedderFailure> {
-        let count = cloud.copies.len() / PIXELS;
-        let angles: Vec<f64> = cloud.copies.chunks_exact(PIXELS).map(|copy| self.angle(copy)).collect();
+        let count = noisy.copies.len() / PIXELS;
+        let angles: Vec<f64> = noisy.copies.chunks_exact(PIXELS).map(|copy| self.angle(copy)).collect();
         let rows: Vec<f32> =
             angles.iter().flat_map(|angle| [angle.cos() as f32, angle.sin() as f32]).collect();
         let direction = towards(&rows);
@@ -145,13 +145,13 @@ fn breaks_are_found_just_outside_the_true_radius_and_never_inside() {
                 if point.norm < 0.8 * truth {
                     assert_eq!(
                         (point.outcome, plain.outcome),
-                        (Fate::Held, Fate::Held),
+                        (PointOutcome::Held, PointOutcome::Held),
                         "{mode:?} {attacked:?}"
                     );
                 } else if point.norm > 1.3 * truth {
                     assert_eq!(
                         (point.outcome, plain.outcome),
-                        (Fate::Broken, Fate::Broken),
+                        (PointOutcome::Broken, PointOutcome::Broken),
                         "{mode:?} {attacked:?}"
                     );
                 }
@@ -166,13 +166,13 @@ fn radii_claimed_twice_too_large_are_found_out_and_true_ones_are_not() {
     let verdict = |claim| {
         let results: Vec<Attacked> =
             attack(Mode::WhiteBox, claim, 10, EFFORT).into_iter().map(|(_, attacked)| attacked).collect();
-        Tally::new(&results)
+        AttackSummary::new(&results)
     };
     let planted = verdict(2.0);
     assert_eq!(planted.inside.len(), 10);
     let fault = planted.fault(planted.queries, alpha, judge_alpha);
     assert!(
-        matches!(fault, Some(TallyFault::Certificates { broken: 10, probability }) if probability < 1e-15)
+        matches!(fault, Some(AttackFault::Certificates { broken: 10, probability }) if probability < 1e-15)
     );
     let honest = verdict(0.97);
     assert_eq!(honest.fault(honest.queries, alpha, judge_alpha), None);
@@ -193,22 +193,22 @@ fn a_single_break_inside_is_chance_and_several_are_not() {
         plain_smallest_break: None,
         cost: Cost::default(),
     };
-    let tally = |inside: usize| {
+    let summary = |inside: usize| {
         let results: Vec<Attacked> = (0..100).map(|query| result((query < inside).then_some(0.5))).collect();
-        Tally::new(&results)
+        AttackSummary::new(&results)
     };
-    assert_eq!(tally(0).fault(0, alpha, judge_alpha), None);
-    assert_eq!(tally(1).fault(0, alpha, judge_alpha), None);
-    assert_eq!(tally(1).inside, [0]);
-    let fault = tally(8).fault(0, alpha, judge_alpha);
-    assert!(matches!(fault, Some(TallyFault::Certificates { broken: 8, .. })), "{fault:?}");
+    assert_eq!(summary(0).fault(0, alpha, judge_alpha), None);
+    assert_eq!(summary(1).fault(0, alpha, judge_alpha), None);
+    assert_eq!(summary(1).inside, [0]);
+    let fault = summary(8).fault(0, alpha, judge_alpha);
+    assert!(matches!(fault, Some(AttackFault::Certificates { broken: 8, .. })), "{fault:?}");
     // Eight wrong certificates are what a hundredth of a thousand queries gives, however few of them are certified.
-    assert_eq!(tally(8).fault(1_000, alpha, judge_alpha), None);
+    assert_eq!(summary(8).fault(1_000, alpha, judge_alpha), None);
 }
 
 #[test]
 fn an_attack_that_breaks_nothing_is_a_fault_of_the_attack() {
-    let held = Point { factor: 5.0, norm: 5.0, outcome: Fate::Held };
+    let held = Point { factor: 5.0, norm: 5.0, outcome: PointOutcome::Held };
     let result = Attacked {
         radius: 1.0,
         smoothed: vec![held; 5],
@@ -219,8 +219,11 @@ fn an_attack_that_breaks_nothing_is_a_fault_of_the_attack() {
         cost: Cost::default(),
     };
     let level = Alpha::new(0.01).unwrap();
-    assert_eq!(Tally::new(&vec![result.clone(); 4]).fault(0, level, level), None);
-    assert_eq!(Tally::new(&vec![result; 5]).fault(0, level, level), Some(TallyFault::Attack { plain: 5 }));
+    assert_eq!(AttackSummary::new(&vec![result.clone(); 4]).fault(0, level, level), None);
+    assert_eq!(
+        AttackSummary::new(&vec![result; 5]).fault(0, level, level),
+        Some(AttackFault::Attack { plain: 5 })
+    );
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn the_judge_is_wrong_no_more_often_than_its_level() {
         let smoother = Smoother::new(&circle, sigma, Seed::new(0));
         let judging = Judging { seed: Seed::new(u64::from(seed)), ..judging(level, 400, 0) };
         let mut judge = Judge::new(certifier, smoother, "tie", &relevance, judging, points);
-        let proofs = (0..points).filter(|_| judge.judge(&pixels).unwrap() != Fate::Undecided).count();
+        let proofs = (0..points).filter(|_| judge.judge(&pixels).unwrap() != PointOutcome::Undecided).count();
         wrong += u32::from(proofs > 0);
     }
     let tail = binomial::upper_tail(wrong, trials, Probability::new(level).unwrap());
@@ -259,7 +262,7 @@ fn judged_again(first: Seed, second: Seed, level: f64) -> (u32, u32) {
         let smoother = Smoother::new(&circle, sigma, Seed::new(0));
         let judging = Judging { seed, ..judging(level, 400, 0) };
         Judge::new(certifier, smoother, name, &relevance, judging, 1).judge(&pixels).unwrap()
-            != Fate::Undecided
+            != PointOutcome::Undecided
     };
     let names: Vec<String> = (0..2_000).map(|query| format!("tie {query}")).collect();
     let kept: Vec<&String> = names.iter().filter(|name| proved(first, name)).collect();
@@ -286,23 +289,23 @@ fn the_judge_does_not_use_the_noise_of_the_attack() {
     let run = |judge: u64| {
         let judging = Judging { seed: Seed::new(judge), ..judging(0.5, 60, 4) };
         let attacker = Attacker::new((&circle, &circle), &gallery, sigma, Seed::new(3), EFFORT, judging);
-        let fates = (0..12).map(|query| {
+        let outcomes = (0..12).map(|query| {
             let pixels = circle.picture(0.1);
             let identity = format!("query {query}");
             let picture = Picture { identity: &identity, pixels: &pixels };
             let attacked = attacker.query(&picture, &right(&gallery), 0.19).unwrap();
             let points: Vec<(f64, f64)> =
                 attacked.smoothed.iter().map(|point| (point.factor, point.norm)).collect();
-            let fates: Vec<Fate> = attacked.smoothed.iter().map(|point| point.outcome).collect();
-            (points, fates)
+            let outcomes: Vec<PointOutcome> = attacked.smoothed.iter().map(|point| point.outcome).collect();
+            (points, outcomes)
         });
-        fates.unzip::<_, _, Vec<_>, Vec<_>>()
+        outcomes.unzip::<_, _, Vec<_>, Vec<_>>()
     };
-    let (points, fates) = run(1);
-    let (same_points, other_fates) = run(2);
+    let (points, outcomes) = run(1);
+    let (same_points, other_outcomes) = run(2);
     assert_eq!(points, same_points, "the search does not depend on who judges");
-    assert_ne!(fates, other_fates, "near the boundary the judge's own noise decides");
-    assert_eq!(run(1), (points, fates));
+    assert_ne!(outcomes, other_outcomes, "near the boundary the judge's own noise decides");
+    assert_eq!(run(1), (points, outcomes));
 }
 
 #[test]
@@ -316,11 +319,11 @@ fn the_judge_proves_what_is_clear_and_leaves_excluded_rows_out() {
         let mut judge = Judge::new(certifier, smoother, "clear", &relevance, judging(0.01, 2_000, 0), 5);
         judge.judge(&circle.picture(angle)).unwrap()
     };
-    assert_eq!(judge_of(0.2, vec![]), Fate::Held);
-    assert_eq!(judge_of(0.8, vec![]), Fate::Broken);
+    assert_eq!(judge_of(0.2, vec![]), PointOutcome::Held);
+    assert_eq!(judge_of(0.8, vec![]), PointOutcome::Broken);
     // Without the item at 1, the nearest wrong item is at 2.9 and the boundary at 1.45.
-    assert_eq!(judge_of(0.8, vec![1]), Fate::Held);
-    assert_eq!(judge_of(2.2, vec![1]), Fate::Broken);
+    assert_eq!(judge_of(0.8, vec![1]), PointOutcome::Held);
+    assert_eq!(judge_of(2.2, vec![1]), PointOutcome::Broken);
 }
 
 #[test]
@@ -340,10 +343,10 @@ fn gradients_estimated_from_outputs_point_where_computed_ones_do() {
             copies.extend(centre.iter().zip(&noise).map(|(pixel, noise)| pixel + sign * noise));
         }
     }
-    let cloud = Cloud { centre: &centre, copies: &copies, sigma: SIGMA };
+    let noisy = NoisyCopies { centre: &centre, copies: &copies, sigma: SIGMA };
     let mut towards = |_: &[f32]| vec![-0.6, 0.8];
-    let computed = circle.gradient(&cloud, &mut towards).unwrap();
-    let estimated = BlackBox::new(&circle).gradient(&cloud, &mut towards).unwrap();
+    let computed = circle.gradient(&noisy, &mut towards).unwrap();
+    let estimated = BlackBox::new(&circle).gradient(&noisy, &mut towards).unwrap();
     let inner = |left: &[f64], right: &[f64]| left.iter().zip(right).map(|(l, r)| l * r).sum::<f64>();
     let lengths = (inner(&computed, &computed) * inner(&estimated, &estimated)).sqrt();
     assert!(inner(&computed, &estimated) / lengths > 0.95, "{}", inner(&computed, &estimated) / lengths);

@@ -5,7 +5,9 @@ use std::io::Write;
 use std::path::Path;
 
 use retrievalguard::Alpha;
-use retrievalguard::attack::{Attacked, Cost, FACTORS, Mode, Pixels, Rates, Tally, TallyFault, caution};
+use retrievalguard::attack::{
+    AttackFault, AttackSummary, Attacked, Cost, FACTORS, Mode, Pixels, Rates, caution,
+};
 use retrievalguard::storage::atomic;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::sealed::seal;
@@ -52,7 +54,7 @@ pub(super) fn write(
     folder: &Path,
 ) -> anyhow::Result<()> {
     let Cost { encoder_calls, gradient_passes } = total(results);
-    let (effort, judging, tally) = (request.effort, request.judging, Tally::new(results));
+    let (effort, judging, summary) = (request.effort, request.judging, AttackSummary::new(results));
     let queries: Vec<Query<'_>> = request
         .targets
         .iter()
@@ -70,7 +72,7 @@ pub(super) fn write(
         "factors": FACTORS,
         "mode": request.gradients.mode(),
         "gradients": request.gradients.mode().gradients(),
-        "caution": caution(request.gradients.mode(), tally.plain_right, tally.plain_broken),
+        "caution": caution(request.gradients.mode(), summary.plain_right, summary.plain_broken),
         "plain_gallery": if request.plain_gallery.is_some() { "clean" } else { "stored" },
         "pixels": effort.pixels,
         "budget": {
@@ -96,7 +98,7 @@ pub(super) fn show(
     file: &Path,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let tally = Tally::new(results);
+    let summary = AttackSummary::new(results);
     let (effort, judging) = (request.effort, request.judging);
     let Cost { encoder_calls, gradient_passes } = total(results);
     let mode = match request.gradients.mode() {
@@ -135,10 +137,10 @@ pub(super) fn show(
     writeln!(out)?;
     let broken = |rates: Rates| share(rates.broken, rates.total());
     for (what, shares) in [
-        ("smoothed, proved broken", tally.smoothed.map(broken)),
-        ("smoothed, proved to hold", tally.smoothed.map(|rates| share(rates.held, rates.total()))),
-        ("smoothed, undecided", tally.smoothed.map(|rates| share(rates.undecided, rates.total()))),
-        ("plain, broken by this attack", tally.plain.map(broken)),
+        ("smoothed, proved broken", summary.smoothed.map(broken)),
+        ("smoothed, proved to hold", summary.smoothed.map(|rates| share(rates.held, rates.total()))),
+        ("smoothed, undecided", summary.smoothed.map(|rates| share(rates.undecided, rates.total()))),
+        ("plain, broken by this attack", summary.plain.map(broken)),
     ] {
         write!(out, "{what:<28}")?;
         for share in shares {
@@ -147,12 +149,12 @@ pub(super) fn show(
         writeln!(out)?;
     }
     writeln!(out)?;
-    brackets(results, &tally, out)?;
-    if let Some(caution) = caution(request.gradients.mode(), tally.plain_right, tally.plain_broken) {
+    brackets(results, &summary, out)?;
+    if let Some(caution) = caution(request.gradients.mode(), summary.plain_right, summary.plain_broken) {
         writeln!(out, "caution: {caution}")?;
     }
     writeln!(out, "{}", file.display())?;
-    conclude(request, (alpha, asked), &tally)
+    conclude(request, (alpha, asked), &summary)
 }
 
 fn share(count: usize, total: usize) -> String {
@@ -160,7 +162,7 @@ fn share(count: usize, total: usize) -> String {
 }
 
 /// How far above the certified radii the breaks lie.
-fn brackets(results: &[Attacked], tally: &Tally, out: &mut dyn Write) -> anyhow::Result<()> {
+fn brackets(results: &[Attacked], summary: &AttackSummary, out: &mut dyn Write) -> anyhow::Result<()> {
     let median = |mut ratios: Vec<f64>| {
         ratios.sort_by(f64::total_cmp);
         let middle = ratios.get(ratios.len() / 2).filter(|ratio| ratio.is_finite());
@@ -174,16 +176,16 @@ fn brackets(results: &[Attacked], tally: &Tally, out: &mut dyn Write) -> anyhow:
     writeln!(
         out,
         "bracket: certified <= true <= smallest proved break, for {} of {} queries, the others have no upper end; median break {}",
-        tally.bracketed,
-        tally.queries,
+        summary.bracketed,
+        summary.queries,
         median(smoothed)
     )?;
     writeln!(
         out,
         "plain: {} of {} queries retrieved rightly, {} of them broken; median break {}",
-        tally.plain_right,
-        tally.queries,
-        tally.plain_broken,
+        summary.plain_right,
+        summary.queries,
+        summary.plain_broken,
         median(plain)
     )?;
     Ok(())
@@ -193,11 +195,11 @@ fn brackets(results: &[Attacked], tally: &Tally, out: &mut dyn Write) -> anyhow:
 fn conclude(
     request: &AttackRequest<'_>,
     (alpha, asked): (Alpha, usize),
-    tally: &Tally,
+    summary: &AttackSummary,
 ) -> anyhow::Result<()> {
     let judge_alpha = request.judging.alpha;
-    let broken = tally.inside.len();
-    let names: Vec<&str> = tally
+    let broken = summary.inside.len();
+    let names: Vec<&str> = summary
         .inside
         .iter()
         .take(LISTED)
@@ -205,33 +207,33 @@ fn conclude(
         .collect();
     let more = if broken > LISTED { format!(" and {} more", broken - LISTED) } else { String::new() };
     let listed = names.join(", ") + &more;
-    match tally.fault(asked, alpha, judge_alpha) {
-        Some(TallyFault::Certificates { broken, probability }) => Err(AttackFailed(format!(
+    match summary.fault(asked, alpha, judge_alpha) {
+        Some(AttackFault::Certificates { broken, probability }) => Err(AttackFailed(format!(
             "{broken} of {} certificates are broken inside their radii, which has probability {probability:.1e} among \
              {asked} queries if each is wrong with probability {alpha}: {listed}",
-            tally.queries
+            summary.queries
         ))
         .into()),
-        Some(TallyFault::Attack { plain }) => Err(AttackFailed(format!(
+        Some(AttackFault::Attack { plain }) => Err(AttackFailed(format!(
             "the attack broke none of {plain} plain retrievals, so that it broke no certificate says nothing; \
              wanted more --steps, --restarts or --noise"
         ))
         .into()),
         None if broken > 0 => {
-            let chance = tally.chance(asked, alpha, judge_alpha);
+            let chance = summary.chance(asked, alpha, judge_alpha);
             tell(format_args!(
                 "warning: {broken} of {} certificates are broken inside their radii, as happens with probability \
                  {chance:.2} among {asked} queries if each is wrong with probability {alpha}: {listed}",
-                tally.queries
+                summary.queries
             ));
             Ok(())
         }
         None => {
-            if tally.plain_broken == 0 {
+            if summary.plain_broken == 0 {
                 tell(format_args!(
                     "warning: no certificate was broken inside its radius, nor any of {} plain retrievals that are right, so \
                      that says little of the certificates",
-                    tally.plain_right
+                    summary.plain_right
                 ));
             } else {
                 tell(format_args!("no certificate was broken inside its radius"));

@@ -1,6 +1,6 @@
 //! A whole run of attacks: rates, and whether they are what the certificates and the attack promise.
 
-use super::{Attacked, FACTORS, Fate, Mode};
+use super::{Attacked, FACTORS, Mode, PointOutcome};
 use crate::normal::Probability;
 use crate::{Alpha, binomial};
 
@@ -22,11 +22,11 @@ pub struct Rates {
 }
 
 impl Rates {
-    fn count(&mut self, outcome: Fate) {
+    fn count(&mut self, outcome: PointOutcome) {
         match outcome {
-            Fate::Held => self.held += 1,
-            Fate::Broken => self.broken += 1,
-            Fate::Undecided => self.undecided += 1,
+            PointOutcome::Held => self.held += 1,
+            PointOutcome::Broken => self.broken += 1,
+            PointOutcome::Undecided => self.undecided += 1,
         }
     }
 
@@ -38,7 +38,7 @@ impl Rates {
 
 /// What is wrong with a run of attacks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum TallyFault {
+pub enum AttackFault {
     /// More certificates are broken inside their radii than their failure probability explains.
     Certificates {
         /// Queries broken inside.
@@ -79,7 +79,7 @@ pub fn caution(mode: Mode, right: usize, broken: usize) -> Option<String> {
 
 /// Counts over all attacked queries.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tally {
+pub struct AttackSummary {
     /// The smoothed retriever, size by size.
     pub smoothed: [Rates; FACTORS.len()],
     /// The plain encoder, size by size, over the queries that it retrieves rightly.
@@ -96,10 +96,10 @@ pub struct Tally {
     pub plain_broken: usize,
 }
 
-impl Tally {
+impl AttackSummary {
     /// Counts.
     pub fn new<'r>(results: impl IntoIterator<Item = &'r Attacked>) -> Self {
-        let mut tally = Self {
+        let mut summary = Self {
             smoothed: Default::default(),
             plain: Default::default(),
             queries: 0,
@@ -109,20 +109,20 @@ impl Tally {
             plain_broken: 0,
         };
         for (position, result) in results.into_iter().enumerate() {
-            tally.queries += 1;
+            summary.queries += 1;
             for (rates, points) in
-                [(&mut tally.smoothed, &result.smoothed), (&mut tally.plain, &result.plain)]
+                [(&mut summary.smoothed, &result.smoothed), (&mut summary.plain, &result.plain)]
             {
                 rates.iter_mut().zip(points).for_each(|(rates, point)| rates.count(point.outcome));
             }
             if result.broken_inside() {
-                tally.inside.push(position);
+                summary.inside.push(position);
             }
-            tally.bracketed += usize::from(result.smallest_break.is_some());
-            tally.plain_right += usize::from(result.plain_right);
-            tally.plain_broken += usize::from(result.plain_broken());
+            summary.bracketed += usize::from(result.smallest_break.is_some());
+            summary.plain_right += usize::from(result.plain_right);
+            summary.plain_broken += usize::from(result.plain_broken());
         }
-        tally
+        summary
     }
 
     /// What is wrong with the run, if anything.
@@ -132,13 +132,13 @@ impl Tally {
     /// often. A break that is none is proved with probability `judge_alpha` at most, and queries have independent noise.
     /// So the breaks inside are at most as many as `Bin(asked, alpha + judge_alpha)`, and a number whose tail is below
     /// [`SURPRISE`] cannot be explained by chance.
-    pub fn fault(&self, asked: usize, alpha: Alpha, judge_alpha: Alpha) -> Option<TallyFault> {
+    pub fn fault(&self, asked: usize, alpha: Alpha, judge_alpha: Alpha) -> Option<AttackFault> {
         let probability = self.chance(asked, alpha, judge_alpha);
         if !self.inside.is_empty() && probability < SURPRISE {
-            return Some(TallyFault::Certificates { broken: self.inside.len(), probability });
+            return Some(AttackFault::Certificates { broken: self.inside.len(), probability });
         }
         if self.plain_right >= ENOUGH_PLAIN && self.plain_broken == 0 {
-            return Some(TallyFault::Attack { plain: self.plain_right });
+            return Some(AttackFault::Attack { plain: self.plain_right });
         }
         None
     }
