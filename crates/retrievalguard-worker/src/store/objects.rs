@@ -24,6 +24,8 @@ pub(super) struct Objects {
 impl Objects {
     /// Opens an address such as `s3://bucket/run`; fails with the reason.
     pub(super) fn open(address: &str) -> Result<Self, String> {
+        // Fails if there is one already, which then serves as well.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let url = Url::parse(address).map_err(|error| error.to_string())?;
         let settings = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -68,5 +70,18 @@ impl Objects {
 
     fn path(&self, name: &str) -> ObjectPath {
         name.split('/').fold(self.prefix.clone(), |path, part| path.join(part))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_of_every_provider_open_with_transport_security() {
+        let account = "abfss://container@account.dfs.core.windows.net/run";
+        for address in ["s3://bucket/run", "gs://bucket/run", account] {
+            assert!(Objects::open(address).is_ok(), "{address}");
+        }
     }
 }
