@@ -46,7 +46,7 @@ fn peak_memory() -> Option<f64> {
     line.split_whitespace().nth(1)?.parse::<f64>().ok().map(|kilobytes| kilobytes / 1e3)
 }
 
-/// Processor seconds of this process.
+/// CPU seconds of this process.
 fn cpu_seconds() -> f64 {
     ProcessTime::now().as_duration().as_secs_f64()
 }

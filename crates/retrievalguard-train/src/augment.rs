@@ -121,12 +121,12 @@ impl Augmentation {
 
 /// Makes the encoder's input out of pictures, for training and for evaluation.
 #[derive(Clone, Debug)]
-pub struct Viewer {
+pub struct Augmenter {
     model_config: ModelConfig,
     augmentation: Augmentation,
 }
 
-impl Viewer {
+impl Augmenter {
     /// Views for an encoder.
     pub fn new(model_config: ModelConfig, augmentation: Augmentation) -> Result<Self, ViewError> {
         augmentation.check()?;

@@ -1,4 +1,4 @@
-//! Where training computes: the processor in pure Rust, or what was chosen when the program was built.
+//! Where training computes: the CPU in pure Rust, or what was chosen when the program was built.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// The processor, in pure Rust; always there.
+    /// The CPU, in pure Rust; always there.
     #[default]
     Cpu,
-    /// PyTorch's library on the processor: feature `tch`.
+    /// PyTorch's library on the CPU: feature `tch`.
     Libtorch,
     /// An NVIDIA graphics card: feature `cuda`.
     Cuda,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use retrievalguard::Seed;
 use retrievalguard_encoder::dataset::Record;
 
-use crate::random::{Place, Purpose, RandomSource};
+use crate::random::{Purpose, RandomCounter, RandomSource};
 
 /// Labels as class numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl BatchPlan {
     }
 
     fn source(&self, purpose: Purpose, epoch: u64, step: u64) -> RandomSource {
-        RandomSource::new(self.seed, purpose, Place { epoch, step, slot: 0 })
+        RandomSource::new(self.seed, purpose, RandomCounter { epoch, step, slot: 0 })
     }
 }
 

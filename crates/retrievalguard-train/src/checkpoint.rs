@@ -1,7 +1,7 @@
-//! Everything a run needs to go on: weights, optimiser states, and the place it had reached.
+//! Everything a run needs to go on: weights, optimiser states, and the position it had reached.
 //!
 //! One safetensors file, replaced whole: `network.*` and `loss.beta` in `f32`, the optimisers' states as bytes, and the
-//! place as JSON in the metadata. The weights can be read by anything that reads safetensors.
+//! position as JSON in the metadata. The weights can be read by anything that reads safetensors.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -14,8 +14,8 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::{Deserialize, Serialize};
 
-/// Key of the metadata that holds [`Place`].
-const PLACE_KEY: &str = "retrievalguard.place";
+/// Key of the metadata that holds [`TrainingPosition`].
+const POSITION_KEY: &str = "retrievalguard.place";
 
 /// Name of the loss's boundary.
 const BETA: &str = "loss.beta";
@@ -29,7 +29,7 @@ const OPTIMISER: &str = "optimiser.";
 /// Where a run stands: the next batch to learn from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Place {
+pub struct TrainingPosition {
     /// Epoch, counted from zero.
     pub epoch: u32,
     /// Batch of the epoch, counted from zero.
@@ -40,7 +40,7 @@ pub struct Place {
     pub run: Digest,
 }
 
-impl Place {
+impl TrainingPosition {
     /// After one more step.
     #[must_use]
     pub fn next(self, batches_per_epoch: u64) -> Self {
@@ -57,7 +57,7 @@ impl Place {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// Where the run stands.
-    pub place: Place,
+    pub position: TrainingPosition,
     /// The network's tensors by name, with their shapes.
     pub network: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
     /// The loss's boundary `β`.
@@ -127,8 +127,8 @@ impl Checkpoint {
             views.push((format!("{OPTIMISER}{name}"), view(Dtype::U8, &[state.len()], state)?));
         }
         views.push((BETA.to_owned(), view(Dtype::F32, &[1], &beta)?));
-        let place = serde_json::to_string(&self.place).expect("a place holds numbers and a digest");
-        let metadata = HashMap::from([(PLACE_KEY.to_owned(), place)]);
+        let position = serde_json::to_string(&self.position).expect("a position holds numbers and a digest");
+        let metadata = HashMap::from([(POSITION_KEY.to_owned(), position)]);
         let bytes = safetensors::serialize(views, Some(metadata))
             .map_err(|source| CheckpointError::Format { path: path.to_owned(), source })?;
         Ok(atomic::write(path, &bytes)?)
@@ -146,10 +146,12 @@ impl Checkpoint {
             wanted,
         };
         let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(format)?;
-        let place = metadata.metadata().as_ref().and_then(|metadata| metadata.get(PLACE_KEY));
-        let place = place.ok_or_else(|| content("the place", "missing".to_owned(), "a run's place"))?;
-        let place: Place = serde_json::from_str(place)
-            .map_err(|error| content("the place", format!("`{place}` ({error})"), "a run's place"))?;
+        let position = metadata.metadata().as_ref().and_then(|metadata| metadata.get(POSITION_KEY));
+        let position =
+            position.ok_or_else(|| content("the position", "missing".to_owned(), "a run's position"))?;
+        let position: TrainingPosition = serde_json::from_str(position).map_err(|error| {
+            content("the position", format!("`{position}` ({error})"), "a run's position")
+        })?;
         let tensors = SafeTensors::deserialize(&bytes).map_err(format)?;
         let part = |name: &str, element: Dtype| {
             let missing = || content(name, "missing".to_owned(), "a tensor");
@@ -172,7 +174,7 @@ impl Checkpoint {
                 optimisers.insert(inner.to_owned(), part(name, Dtype::U8)?.data().to_vec());
             }
         }
-        Ok(Self { place, network, beta, optimisers })
+        Ok(Self { position, network, beta, optimisers })
     }
 }
 
@@ -187,7 +189,7 @@ mod tests {
 
     fn checkpoint() -> Checkpoint {
         Checkpoint {
-            place: Place { epoch: 3, batch: 7, step: 1234, run: Digest::of_bytes(b"run") },
+            position: TrainingPosition { epoch: 3, batch: 7, step: 1234, run: Digest::of_bytes(b"run") },
             network: BTreeMap::from([
                 ("conv1.weight".to_owned(), (vec![2, 1], vec![1.5, -0.25])),
                 ("head.bias".to_owned(), (vec![1], vec![f32::MIN_POSITIVE])),

@@ -133,7 +133,7 @@ fn write(
     let config = network.config();
     let length = match rows {
         Rows::Embeddings => config.dimension,
-        Rows::Features => network.plan().features(),
+        Rows::Features => network.layer_graph().features(),
     };
     let title = format!(
         "# {}, {length} dimensions; exported by retrievalguard {}\n\n",

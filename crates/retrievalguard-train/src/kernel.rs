@@ -4,13 +4,13 @@ use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 
+mod cpu;
 mod flex;
 mod gradient;
 #[cfg(feature = "tch")]
 mod libtorch;
 mod memory;
 mod operations;
-mod processor;
 
 pub use operations::{KernelOps, Window};
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{Seed, Sigma};
 
-use crate::augment::{ViewError, Viewer};
+use crate::augment::{Augmenter, ViewError};
 use crate::batches::{BatchPlan, Classes};
 use crate::picture_cache::PictureCache;
 use crate::prefetch::Prefetch;
-use crate::random::{Place, Purpose, RandomSource};
+use crate::random::{Purpose, RandomCounter, RandomSource};
 
 /// The pictures of one step.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,7 @@ pub struct BatchLoader {
     /// Which of them are seen together.
     pub plan: BatchPlan,
     /// How they are seen.
-    pub viewer: Viewer,
+    pub augmenter: Augmenter,
     /// Level of the noise on them; none for training without noise.
     pub sigma: Option<Sigma>,
     /// Seed of the views and of the noise.
@@ -61,17 +61,17 @@ impl BatchLoader {
     pub fn load(&self, step: u64) -> Result<Batch, ViewError> {
         let (epoch, number) = (step / self.plan.batches_per_epoch(), step % self.plan.batches_per_epoch());
         let positions = self.plan.positions(epoch, number);
-        let [channels, height, width] = self.viewer.model_config().picture_shape();
+        let [channels, height, width] = self.augmenter.model_config().picture_shape();
         let values = channels * height * width;
         let mut pixels = vec![0.0; positions.len() * values];
         for (slot, (&position, out)) in positions.iter().zip(pixels.chunks_exact_mut(values)).enumerate() {
-            let place = Place { epoch, step: number, slot: slot as u64 };
+            let counter = RandomCounter { epoch, step: number, slot: slot as u64 };
             let identity = &self.pictures.records()[position].identity;
             let picture = self.pictures.picture(position)?;
-            let mut source = RandomSource::new(self.seed, Purpose::View, place);
-            let view = self.viewer.training(identity, &picture, &mut source)?;
+            let mut source = RandomSource::new(self.seed, Purpose::View, counter);
+            let view = self.augmenter.training(identity, &picture, &mut source)?;
             match self.sigma {
-                Some(sigma) => self.noise(identity, place).add(0, sigma, &view, out),
+                Some(sigma) => self.noise(identity, counter).add(0, sigma, &view, out),
                 None => out.copy_from_slice(&view),
             }
         }
@@ -80,11 +80,11 @@ impl BatchLoader {
         Ok(Batch { step, epoch, shape, pixels, labels, positions })
     }
 
-    /// The noise of a picture at its place in the run.
-    fn noise(&self, identity: &str, place: Place) -> NoiseStream {
+    /// The noise of a picture at its position in the run.
+    fn noise(&self, identity: &str, counter: RandomCounter) -> NoiseStream {
         let mut name = identity.as_bytes().to_vec();
         // Of fixed length and last, so that no two pictures and places have the same name.
-        for word in [place.epoch, place.step, place.slot] {
+        for word in [counter.epoch, counter.step, counter.slot] {
             name.extend(word.to_le_bytes());
         }
         NoiseStream::new(self.seed, &ImageIdentity::new(name), Stage::Train)
@@ -149,7 +149,7 @@ mod tests {
             plan: BatchPlan::new(&classes, 2, 3, seed).unwrap(),
             pictures: PictureCache::new(records, 1 << 20),
             classes,
-            viewer: Viewer::new(model_config, Augmentation::default()).unwrap(),
+            augmenter: Augmenter::new(model_config, Augmentation::default()).unwrap(),
             sigma: sigma.map(|sigma| Sigma::new(sigma).unwrap()),
             seed,
         })

@@ -29,14 +29,14 @@ use crate::kernel;
 mod config;
 mod efficientnet;
 mod layer;
-mod plan;
+mod layer_graph;
 mod resnet;
 mod small;
 
 pub use config::{Architecture, ConfigError, NetworkConfig, Normalisation, PictureSize};
 use layer::{Linear, Unit};
 pub(crate) use layer::{Role, Slot};
-pub(crate) use plan::{Plan, Pooling, Step, UnitPlan};
+pub(crate) use layer_graph::{LayerGraph, Pooling, Step, UnitSpec};
 
 /// Lengths below this count as this: a row of zeros stays a row of zeros and has a gradient.
 pub(crate) const SHORTEST: f64 = 1e-12;
@@ -73,7 +73,7 @@ pub struct Network {
 #[derive(Debug)]
 struct Shape {
     config: NetworkConfig,
-    plan: Plan,
+    graph: LayerGraph,
     last_uses: Vec<usize>,
 }
 
@@ -92,10 +92,10 @@ pub struct NamedTensor {
 const MOST_WEIGHTS: u64 = 1 << 30;
 
 /// Refuses a network whose weights would not fit, before any of them is made.
-fn check_size(plan: &Plan, dimension: usize) -> Result<(), ConfigError> {
+fn check_size(graph: &LayerGraph, dimension: usize) -> Result<(), ConfigError> {
     let product = |sides: &[usize]| sides.iter().fold(1_u64, |all, &side| all.saturating_mul(side as u64));
-    let head = product(&[plan.features(), dimension]);
-    let weights = plan.units.iter().fold(head, |all, unit| all.saturating_add(product(&unit.shape)));
+    let head = product(&[graph.features(), dimension]);
+    let weights = graph.units.iter().fold(head, |all, unit| all.saturating_add(product(&unit.shape)));
     if weights > MOST_WEIGHTS {
         return Err(ConfigError {
             field: "architecture",
@@ -126,17 +126,17 @@ impl Network {
         device: &Device,
         mut fill: impl FnMut(&Slot) -> Vec<f32>,
     ) -> Result<Self, ConfigError> {
-        let plan = config.plan()?;
-        check_size(&plan, config.dimension)?;
-        let backbone = plan.units.iter().map(layer::unit_slots).map(|slots| {
+        let graph = config.layer_graph()?;
+        check_size(&graph, config.dimension)?;
+        let backbone = graph.units.iter().map(layer::unit_slots).map(|slots| {
             let values = slots.each_ref().map(&mut fill);
             Unit::new(&slots, values, device)
         });
         let backbone = backbone.collect();
-        let slots = layer::head_slots(plan.features(), config.dimension);
+        let slots = layer::head_slots(graph.features(), config.dimension);
         let head = Linear::new(&slots, slots.each_ref().map(&mut fill), device);
-        let last_uses = plan.last_uses();
-        let shape = Arc::new(Shape { config: config.clone(), plan, last_uses });
+        let last_uses = graph.last_uses();
+        let shape = Arc::new(Shape { config: config.clone(), graph, last_uses });
         Ok(Self { backbone, head, shape })
     }
 
@@ -167,7 +167,7 @@ impl Network {
 
     /// What the head gets: one row of pooled features per picture, with the running statistics.
     pub fn features(&self, pictures: Tensor<4>) -> Tensor<2> {
-        self.run(pictures, |unit, plan, input| unit.forward(plan, input))
+        self.run(pictures, |unit, spec, input| unit.forward(spec, input))
     }
 
     /// [`forward`](Self::forward) with a choice of statistics; what they were is to be
@@ -180,8 +180,8 @@ impl Network {
         let mut seen = Vec::new();
         let features = match statistics {
             Statistics::Frozen => self.features(pictures),
-            Statistics::Batch => self.run(pictures, |unit, plan, input| {
-                let (output, moments) = unit.forward_batch(plan, input);
+            Statistics::Batch => self.run(pictures, |unit, spec, input| {
+                let (output, moments) = unit.forward_batch(spec, input);
                 seen.push(moments);
                 output
             }),
@@ -203,11 +203,11 @@ impl Network {
     fn run(
         &self,
         pictures: Tensor<4>,
-        mut unit: impl FnMut(&Unit, &UnitPlan, Tensor<4>) -> Tensor<4>,
+        mut unit: impl FnMut(&Unit, &UnitSpec, Tensor<4>) -> Tensor<4>,
     ) -> Tensor<2> {
-        let Shape { plan, last_uses, .. } = &*self.shape;
+        let Shape { graph, last_uses, .. } = &*self.shape;
         let mut values = vec![Some(pictures)];
-        for (at, &step) in plan.steps.iter().enumerate() {
+        for (at, &step) in graph.steps.iter().enumerate() {
             let mut value = |index: usize| {
                 let value = &mut values[index];
                 let found = if last_uses[index] == at { value.take() } else { value.clone() };
@@ -215,7 +215,7 @@ impl Network {
             };
             let output = match step {
                 Step::Unit { input, unit: number } => {
-                    unit(&self.backbone[number], &plan.units[number], value(input))
+                    unit(&self.backbone[number], &graph.units[number], value(input))
                 }
                 Step::MaxPool { input, window, stride, padding } => {
                     kernel::max_pool(value(input), window, stride, padding)
@@ -226,7 +226,7 @@ impl Network {
         }
         let last = values.pop().flatten().expect("the last value is read by nothing before");
         let [pictures, channels, height, width] = last.dims();
-        match plan.pooling {
+        match graph.pooling {
             Pooling::Average => {
                 last.reshape([pictures, channels, height * width]).mean_dim(2).reshape([pictures, channels])
             }
@@ -243,18 +243,18 @@ impl Network {
     }
 
     /// The layers of the backbone.
-    pub(crate) fn plan(&self) -> &Plan {
-        &self.shape.plan
+    pub(crate) fn layer_graph(&self) -> &LayerGraph {
+        &self.shape.graph
     }
 
     /// Every tensor with its name, running statistics among them, in the order of the layers.
     pub fn tensors(&self) -> Vec<NamedTensor> {
-        let Shape { plan, config, .. } = &*self.shape;
+        let Shape { graph, config, .. } = &*self.shape;
         let mut tensors = Vec::new();
-        for (unit, plan) in self.backbone.iter().zip(&plan.units) {
-            tensors.extend(layer::unit_slots(plan).into_iter().zip(unit.tensors()));
+        for (unit, spec) in self.backbone.iter().zip(&graph.units) {
+            tensors.extend(layer::unit_slots(spec).into_iter().zip(unit.tensors()));
         }
-        let slots = layer::head_slots(plan.features(), config.dimension);
+        let slots = layer::head_slots(graph.features(), config.dimension);
         tensors.extend(slots.into_iter().zip(self.head.tensors()));
         let named = |(Slot { name, shape, .. }, values): (Slot, TensorData)| {
             let values = values.convert::<f32>().try_into_vec().expect("converted to 32 bits just before");
@@ -291,8 +291,8 @@ impl Network {
     /// The largest number that each unit gives.
     pub(crate) fn largest_activations(&self, pictures: Tensor<4>) -> Vec<f32> {
         let mut largest = Vec::new();
-        let _ = self.run(pictures, |unit, plan, input| {
-            let output = unit.forward(plan, input);
+        let _ = self.run(pictures, |unit, spec, input| {
+            let output = unit.forward(spec, input);
             largest.push(output.clone().max().into_scalar());
             output
         });
@@ -301,11 +301,11 @@ impl Network {
 
     /// The gradient of everything that learns, by name.
     pub(crate) fn gradients(&self, gradients: &burn::tensor::Gradients) -> Vec<(String, Vec<f32>)> {
-        let Shape { plan, config, .. } = &*self.shape;
-        let units = self.backbone.iter().zip(&plan.units).flat_map(|(unit, plan)| {
-            layer::unit_slots(plan).into_iter().zip(unit.gradients(gradients)).collect::<Vec<_>>()
+        let Shape { graph, config, .. } = &*self.shape;
+        let units = self.backbone.iter().zip(&graph.units).flat_map(|(unit, spec)| {
+            layer::unit_slots(spec).into_iter().zip(unit.gradients(gradients)).collect::<Vec<_>>()
         });
-        let slots = layer::head_slots(plan.features(), config.dimension);
+        let slots = layer::head_slots(graph.features(), config.dimension);
         let all = units.chain(slots.into_iter().zip(self.head.gradients(gradients)));
         all.filter_map(|(slot, values)| {
             assert_eq!(slot.role.learns(), values.is_some(), "{}", slot.name);

@@ -5,11 +5,11 @@
 //!
 //! ```
 //! use retrievalguard::Seed;
-//! use retrievalguard_train::random::{Place, Purpose, RandomSource};
+//! use retrievalguard_train::random::{RandomCounter, Purpose, RandomSource};
 //!
-//! let place = Place { epoch: 3, step: 14, slot: 15 };
-//! let mut first = RandomSource::new(Seed::new(42), Purpose::View, place);
-//! let mut again = RandomSource::new(Seed::new(42), Purpose::View, place);
+//! let counter = RandomCounter { epoch: 3, step: 14, slot: 15 };
+//! let mut first = RandomSource::new(Seed::new(42), Purpose::View, counter);
+//! let mut again = RandomSource::new(Seed::new(42), Purpose::View, counter);
 //! assert_eq!(first.uniform(), again.uniform());
 //! ```
 
@@ -36,7 +36,7 @@ pub enum Purpose {
 
 /// Where in a run a choice is made; what a purpose does not distinguish is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct RandomCounter {
     /// Epoch, counted from 0.
     pub epoch: u64,
     /// Batch of the epoch, or whatever else the purpose counts.
@@ -45,7 +45,7 @@ pub struct Place {
     pub slot: u64,
 }
 
-/// The random bits of one place.
+/// The random bits of one counter.
 ///
 /// Draw `i` is half of a hash: of `(seed, purpose, epoch, step, slot)` first, then of the result and `i / 2`, both in
 /// little-endian order. The hash is [`ImageIdentity`]'s, a chain of Philox4x32-10 blocks; the seed's noise uses another
@@ -66,11 +66,11 @@ impl std::fmt::Debug for RandomSource {
 }
 
 impl RandomSource {
-    /// The bits of one place under one seed.
-    pub fn new(seed: Seed, purpose: Purpose, place: Place) -> Self {
+    /// The bits of one counter under one seed.
+    pub fn new(seed: Seed, purpose: Purpose, counter: RandomCounter) -> Self {
         let mut name = b"training choice ".to_vec();
         name.extend(seed.get().to_le_bytes());
-        for word in [purpose as u64, place.epoch, place.step, place.slot] {
+        for word in [purpose as u64, counter.epoch, counter.step, counter.slot] {
             name.extend(word.to_le_bytes());
         }
         Self { key: ImageIdentity::new(name).get(), drawn: 0, spare: None }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     fn source(purpose: Purpose, epoch: u64, step: u64, slot: u64) -> RandomSource {
-        RandomSource::new(Seed::new(7), purpose, Place { epoch, step, slot })
+        RandomSource::new(Seed::new(7), purpose, RandomCounter { epoch, step, slot })
     }
 
     /// Pearson's statistic of counts against equal expectations.
@@ -167,7 +167,7 @@ mod tests {
             source(Purpose::View, 1, 0, 0),
             source(Purpose::View, 0, 1, 0),
             source(Purpose::View, 0, 0, 1),
-            RandomSource::new(Seed::new(8), Purpose::View, Place::default()),
+            RandomSource::new(Seed::new(8), Purpose::View, RandomCounter::default()),
         ];
         let first: std::collections::HashSet<u64> = all.into_iter().map(|mut source| source.bits()).collect();
         assert_eq!(first.len(), 6);

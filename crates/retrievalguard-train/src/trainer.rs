@@ -1,6 +1,6 @@
 //! The training run: pictures in, an encoder out, stopped and resumed at any step.
 //!
-//! Everything random is a function of the seed and of the place in the run (epoch, batch, slot), and a checkpoint holds
+//! Everything random is a function of the seed and of the position in the run (epoch, batch, slot), and a checkpoint holds
 //! everything else. A run that was interrupted therefore ends with the weights of one that was not.
 
 mod error;
@@ -27,10 +27,10 @@ use serde::Serialize;
 pub use self::error::TrainError;
 pub use self::folder::{Inputs, RunFolder};
 use self::learner::Learner;
-use crate::augment::Viewer;
+use crate::augment::Augmenter;
 use crate::backend::Backend;
 use crate::batches::{BatchPlan, Classes};
-use crate::checkpoint::{Checkpoint, Place};
+use crate::checkpoint::{Checkpoint, TrainingPosition};
 use crate::export::{ExportError, export, export_features, model_config};
 use crate::loading::BatchLoader;
 use crate::network::{Network, Statistics};
@@ -183,14 +183,14 @@ pub fn train(
     let plan = BatchPlan::new(&classes, batch.classes, batch.pictures, seed)?;
     let model_config =
         model_config(&recipe.network_config(), recipe.preparation()).map_err(ExportError::from)?;
-    let viewer = Viewer::new(model_config, recipe.augmentation())?;
+    let augmenter = Augmenter::new(model_config, recipe.augmentation())?;
     let inputs = Inputs {
         pictures: data_set_digest(&records),
         weights: request.weights.map(digest_of_weights).transpose()?,
         backend: request.backend,
     };
     let _lock = folder.take(start)?;
-    let (learner, place) = match start {
+    let (learner, position) = match start {
         Start::Fresh => begin(request, folder, &inputs, &device, observer)?,
         Start::Resume => resume(recipe, folder, &inputs, &device)?,
     };
@@ -202,21 +202,25 @@ pub fn train(
             pictures: PictureCache::new(records, request.cache),
             classes,
             plan,
-            viewer,
+            augmenter,
             sigma: recipe.sigma(),
             seed,
         }),
         held_out: &held_out,
         learner,
-        place,
-        log: RunLog::resume(&folder.log(), place.step)?,
-        events: EventFile::create(&folder.tensorboard(), now(), (place.step > 0).then_some(place.step))?,
+        position,
+        log: RunLog::resume(&folder.log(), position.step)?,
+        events: EventFile::create(
+            &folder.tensorboard(),
+            now(),
+            (position.step > 0).then_some(position.step),
+        )?,
         clock: Clock::new(batch.classes * batch.pictures),
         untrained: folder.untrained_recall(),
         evaluation: None,
     };
     run.finish()?;
-    Ok(TrainReport { steps: run.place.step, evaluation: run.evaluation })
+    Ok(TrainReport { steps: run.position.step, evaluation: run.evaluation })
 }
 
 fn digest_of_weights(file: &Path) -> Result<Digest, TrainError> {
@@ -229,7 +233,7 @@ fn begin(
     inputs: &Inputs,
     device: &Device,
     observer: &dyn TrainObserver,
-) -> Result<(Learner, Place), TrainError> {
+) -> Result<(Learner, TrainingPosition), TrainError> {
     let recipe = request.recipe;
     let seed = recipe.seed();
     let mut network = Network::new(&recipe.network_config(), seed, device)?;
@@ -251,10 +255,10 @@ fn begin(
             "batch normalisation is frozen though there are no --weights; network.batch_norm=batch learns it",
         );
     }
-    let place = Place { epoch: 0, batch: 0, step: 0, run: inputs.run(recipe) };
+    let position = TrainingPosition { epoch: 0, batch: 0, step: 0, run: inputs.run(recipe) };
     let learner = Learner::new(recipe, network, device);
-    folder.begin(recipe, inputs, &learner.checkpoint(place)?)?;
-    Ok((learner, place))
+    folder.begin(recipe, inputs, &learner.checkpoint(position)?)?;
+    Ok((learner, position))
 }
 
 fn resume(
@@ -262,13 +266,13 @@ fn resume(
     folder: &RunFolder,
     inputs: &Inputs,
     device: &Device,
-) -> Result<(Learner, Place), TrainError> {
+) -> Result<(Learner, TrainingPosition), TrainError> {
     let inputs = folder.check_inputs(inputs)?;
     let checkpoint = Checkpoint::read(&folder.checkpoint())?;
-    if checkpoint.place.run != inputs.run(recipe) {
+    if checkpoint.position.run != inputs.run(recipe) {
         return Err(TrainError::ForeignCheckpoint { file: folder.checkpoint() });
     }
-    Ok((Learner::resume(recipe, &checkpoint, device)?, checkpoint.place))
+    Ok((Learner::resume(recipe, &checkpoint, device)?, checkpoint.position))
 }
 
 /// A run between its start and its end.
@@ -279,7 +283,7 @@ struct Run<'a> {
     loader: Arc<BatchLoader>,
     held_out: &'a [Record],
     learner: Learner,
-    place: Place,
+    position: TrainingPosition,
     log: RunLog,
     events: EventFile,
     clock: Clock,
@@ -293,15 +297,15 @@ impl Run<'_> {
     fn finish(&mut self) -> Result<(), TrainError> {
         let recipe = self.request.recipe;
         // Stopped after the checkpoint of an epoch and before its evaluation, a run makes up for it.
-        if self.evaluation_due() && !self.folder.evaluated(self.place.step) {
+        if self.evaluation_due() && !self.folder.evaluated(self.position.step) {
             self.evaluate()?;
         }
         let per_epoch = self.loader.plan.batches_per_epoch();
         let steps = per_epoch * u64::from(recipe.schedule.epochs);
-        for batch in self.loader.prefetch(self.place.step..steps, NonZeroUsize::MIN, AHEAD) {
+        for batch in self.loader.prefetch(self.position.step..steps, NonZeroUsize::MIN, AHEAD) {
             if self.observer.stop() {
                 self.save()?;
-                return Err(TrainError::Stopped { place: self.place });
+                return Err(TrainError::Stopped { position: self.position });
             }
             let batch = match batch {
                 Ok(batch) => batch,
@@ -310,23 +314,23 @@ impl Run<'_> {
                     return Err(error.into());
                 }
             };
-            let outcome = self.learner.step(recipe, batch, self.place)?;
+            let outcome = self.learner.step(recipe, batch, self.position)?;
             let report = StepReport {
-                epoch: self.place.epoch + 1,
-                step: self.place.step + 1,
+                epoch: self.position.epoch + 1,
+                step: self.position.step + 1,
                 steps,
                 loss: outcome.loss,
                 beta: outcome.beta,
                 active: outcome.active,
-                learning_rate: recipe.learning_rate(self.place.epoch),
+                learning_rate: recipe.learning_rate(self.position.epoch),
                 pictures_per_second: self.clock.stepped(),
             };
-            self.place = self.place.next(per_epoch);
+            self.position = self.position.next(per_epoch);
             self.observer.stepped(&report);
-            if report.step.is_multiple_of(LOG_EVERY) || self.place.batch == 0 {
+            if report.step.is_multiple_of(LOG_EVERY) || self.position.batch == 0 {
                 self.record_step(&report)?;
             }
-            if self.place.batch == 0 {
+            if self.position.batch == 0 {
                 self.save()?;
                 if self.evaluation_due() {
                     self.evaluate()?;
@@ -339,7 +343,7 @@ impl Run<'_> {
     /// Whether recall is to be measured before the next step.
     fn evaluation_due(&self) -> bool {
         let Recipe { evaluation, schedule, .. } = self.request.recipe;
-        let Place { epoch, batch, .. } = self.place;
+        let TrainingPosition { epoch, batch, .. } = self.position;
         let asked = evaluation.every > 0 && !self.held_out.is_empty();
         asked && batch == 0 && (epoch == schedule.epochs || epoch.is_multiple_of(evaluation.every))
     }
@@ -370,7 +374,7 @@ impl Run<'_> {
     }
 
     fn save(&self) -> Result<(), TrainError> {
-        Ok(self.learner.checkpoint(self.place)?.write(&self.folder.checkpoint())?)
+        Ok(self.learner.checkpoint(self.position)?.write(&self.folder.checkpoint())?)
     }
 
     /// Writes the encoder as it is now.
@@ -384,15 +388,15 @@ impl Run<'_> {
     /// Measures recall of the encoder as it is now; before the first step, that of its backbone, too.
     fn evaluate(&mut self) -> Result<(), TrainError> {
         let paused = Instant::now();
-        if self.place.step == 0 {
+        if self.position.step == 0 {
             self.untrained = Some(self.recall_of_features()?);
         }
         self.export()?;
         let recall = self.recall(&self.folder.encoder())?;
         self.clock.pause(paused.elapsed());
         let report = EvaluationReport {
-            epochs: self.place.epoch,
-            step: self.place.step,
+            epochs: self.position.epoch,
+            step: self.position.step,
             sigma: self.request.recipe.evaluation_sigma().get(),
             recall,
             untrained: self.untrained,
@@ -434,7 +438,7 @@ impl Run<'_> {
         let recall =
             recall_at_1(&embedder, self.held_out, smoothing, BrokenPictures::Fatal, threads, &stopping);
         let (recall, _) = recall.map_err(|error| match error {
-            RecallError::Stopped { .. } => TrainError::Stopped { place: self.place },
+            RecallError::Stopped { .. } => TrainError::Stopped { position: self.position },
             error => TrainError::Recall(error),
         })?;
         Ok(recall)

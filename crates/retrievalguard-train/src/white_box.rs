@@ -150,14 +150,14 @@ fn build(
     model: &Path,
     device: &Device,
 ) -> Result<Network, WhiteBoxError> {
-    let plan = config.plan()?;
-    let shifts: HashMap<String, String> = plan
+    let layers = config.layer_graph()?;
+    let shifts: HashMap<String, String> = layers
         .units
         .iter()
         .map(|unit| (format!("{}.bias", unit.norm), format!("{}.bias", unit.convolution)))
         .collect();
-    // Every epsilon of a plan is the same.
-    let epsilon = plan.units.first().map_or(0.0, |unit| unit.epsilon);
+    // Every epsilon of a network is the same.
+    let epsilon = layers.units.first().map_or(0.0, |unit| unit.epsilon);
     let mut fault = None;
     let mut stored = |name: &str, slot: &Slot| match tensors.get(name) {
         Some(tensor) if tensor.shape == slot.shape => tensor.values.clone(),

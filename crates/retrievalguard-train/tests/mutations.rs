@@ -13,7 +13,7 @@ use burn::tensor::Device;
 use mutation::{CountingAllocator, Kind, Reading, run};
 use retrievalguard::Seed;
 use retrievalguard::storage::digest::Digest;
-use retrievalguard_train::checkpoint::{Checkpoint, Place};
+use retrievalguard_train::checkpoint::{Checkpoint, TrainingPosition};
 use retrievalguard_train::network::{Architecture, Network, NetworkConfig, PictureSize};
 use retrievalguard_train::recipe::{Preset, Recipe};
 use retrievalguard_train::weights::Weights;
@@ -38,7 +38,7 @@ fn no_damaged_recipe_or_weights_make_a_reader_panic_hang_or_fill_the_memory() {
     network.save_safetensors(&file).unwrap();
     let safetensors = fs::read(&file).unwrap();
     let checkpoint = Checkpoint {
-        place: Place { epoch: 3, batch: 7, step: 1234, run: Digest::of_bytes(b"run") },
+        position: TrainingPosition { epoch: 3, batch: 7, step: 1234, run: Digest::of_bytes(b"run") },
         network: BTreeMap::from([("conv1.weight".to_owned(), (vec![2, 1], vec![1.5, -0.25]))]),
         beta: 1.2,
         optimisers: BTreeMap::from([("head".to_owned(), vec![1, 2, 3]), ("loss".to_owned(), vec![])]),

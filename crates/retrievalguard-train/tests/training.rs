@@ -144,7 +144,7 @@ fn a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
     for stop in [2, 7] {
         let watcher = Watcher { stop_after: Some(stop), ..Watcher::default() };
         let error = run(&recipe, &records, &parts, start, &watcher).unwrap_err();
-        assert!(matches!(error, TrainError::Stopped { place } if place.step == stop), "{error}");
+        assert!(matches!(error, TrainError::Stopped { position } if position.step == stop), "{error}");
         start = Start::Resume;
     }
     run(&recipe, &records, &parts, start, &Watcher::default()).unwrap();

@@ -129,7 +129,7 @@ struct TrainInputs<'a> {
     cache: u32,
 }
 
-/// Trains on pictures alone, on the processor.
+/// Trains on pictures alone, on the CPU.
 pub(super) fn train_on(
     recipe: &Recipe,
     records: &[Record],

@@ -1,10 +1,10 @@
 use retrievalguard::Seed;
 
 use super::*;
-use crate::random::{Place, Purpose};
+use crate::random::{Purpose, RandomCounter};
 
 fn source(slot: u64) -> RandomSource {
-    RandomSource::new(Seed::new(9), Purpose::View, Place { epoch: 0, step: 0, slot })
+    RandomSource::new(Seed::new(9), Purpose::View, RandomCounter { epoch: 0, step: 0, slot })
 }
 
 fn model_config(channels: usize, height: usize, width: usize) -> ModelConfig {
@@ -98,8 +98,8 @@ fn the_whole_picture_at_its_size_is_the_picture_and_its_mirror_image_reverses_ro
     let (width, height) = (6, 6);
     let picture = picture(width, height);
     let training = |flip| {
-        let viewer = Viewer::new(model_config(3, height, width), whole(flip)).unwrap();
-        viewer.training("picture", &picture, &mut source(0)).unwrap()
+        let augmenter = Augmenter::new(model_config(3, height, width), whole(flip)).unwrap();
+        augmenter.training("picture", &picture, &mut source(0)).unwrap()
     };
     let upright = training(0.0);
     for (at, pixel) in picture.pixels().as_chunks::<3>().0.iter().enumerate() {
@@ -117,15 +117,15 @@ fn the_whole_picture_at_its_size_is_the_picture_and_its_mirror_image_reverses_ro
 #[test]
 fn a_part_is_resized_as_evaluation_resizes_a_picture() {
     let picture = picture(40, 30);
-    let viewer = Viewer::new(model_config(3, 12, 16), Augmentation::default()).unwrap();
+    let augmenter = Augmenter::new(model_config(3, 12, 16), Augmentation::default()).unwrap();
     for slot in 0..20 {
         let view = choose(Augmentation::default(), 40, 30, slot);
         let part = picture.cropped("part", view.part).unwrap();
-        let mut wanted = viewer.evaluation("part", &part).unwrap();
+        let mut wanted = augmenter.evaluation("part", &part).unwrap();
         if view.mirrored {
             wanted.chunks_exact_mut(16).for_each(<[f32]>::reverse);
         }
-        let found = viewer.training("picture", &picture, &mut source(slot)).unwrap();
+        let found = augmenter.training("picture", &picture, &mut source(slot)).unwrap();
         assert_eq!(found, wanted, "slot {slot}");
         assert!(found.iter().all(|value| (0.0..=1.0).contains(value)));
     }
@@ -134,10 +134,10 @@ fn a_part_is_resized_as_evaluation_resizes_a_picture() {
 #[test]
 fn an_encoder_of_one_channel_sees_luminance_in_training_and_evaluation() {
     let picture = picture(6, 6);
-    let viewer = Viewer::new(model_config(1, 6, 6), whole(0.0)).unwrap();
-    let training = viewer.training("picture", &picture, &mut source(0)).unwrap();
+    let augmenter = Augmenter::new(model_config(1, 6, 6), whole(0.0)).unwrap();
+    let training = augmenter.training("picture", &picture, &mut source(0)).unwrap();
     assert_eq!(training.len(), 36);
-    assert_eq!(training, viewer.evaluation("picture", &picture).unwrap());
+    assert_eq!(training, augmenter.evaluation("picture", &picture).unwrap());
 }
 
 #[test]

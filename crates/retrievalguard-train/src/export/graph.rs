@@ -8,7 +8,7 @@ use retrievalguard_encoder::protobuf::MessageWriter;
 
 use super::ExportError;
 use crate::kernel::Activation;
-use crate::network::{Network, PictureSize, Pooling, SHORTEST, Step, UnitPlan};
+use crate::network::{Network, PictureSize, Pooling, SHORTEST, Step, UnitSpec};
 
 /// Name of the graph's input.
 pub(super) const INPUT: &str = "pictures";
@@ -43,7 +43,7 @@ pub(super) fn encode(network: &Network, rows: Rows) -> Result<Vec<u8>, ExportErr
         Rows::Embeddings => (graph.head(&features, config.dimension)?, config.dimension),
         Rows::Features => {
             graph.shortest()?;
-            (features, network.plan().features())
+            (features, network.layer_graph().features())
         }
     };
     graph.normalise(&rows);
@@ -113,7 +113,7 @@ impl Graph {
     }
 
     fn take(&mut self, name: &str) -> Vec<f32> {
-        self.tensors.remove(name).expect("a network holds every tensor of its plan, once")
+        self.tensors.remove(name).expect("a network holds every tensor of its layers, once")
     }
 
     fn node(&mut self, operator: &str, inputs: &[&str], output: &str, attributes: &[Attribute<'_>]) {
@@ -140,11 +140,11 @@ impl Graph {
 
     /// Every step, then the pooling; returns the name of the features.
     fn backbone(&mut self, network: &Network) -> Result<String, ExportError> {
-        let plan = network.plan();
+        let layers = network.layer_graph();
         let mut names = vec![INPUT.to_owned()];
-        for (at, &step) in plan.steps.iter().enumerate() {
+        for (at, &step) in layers.steps.iter().enumerate() {
             let name = match step {
-                Step::Unit { input, unit } => self.unit(&plan.units[unit], &names[input])?,
+                Step::Unit { input, unit } => self.unit(&layers.units[unit], &names[input])?,
                 Step::MaxPool { input, window, stride, padding } => {
                     let name = format!("pool.{at}");
                     let attributes = [
@@ -164,7 +164,7 @@ impl Graph {
             names.push(name);
         }
         let mut last = names.pop().unwrap_or_default();
-        if plan.pooling == Pooling::Average {
+        if layers.pooling == Pooling::Average {
             self.node("GlobalAveragePool", &[&last], "pooled", &[]);
             last = "pooled".to_owned();
         }
@@ -177,8 +177,8 @@ impl Graph {
     /// ```text
     /// s = scale / √(variance + ε),   weight' = s · weight,   bias' = shift − s · mean
     /// ```
-    fn unit(&mut self, plan: &UnitPlan, input: &str) -> Result<String, ExportError> {
-        let UnitPlan { convolution, norm, shape, geometry, epsilon, activation } = plan;
+    fn unit(&mut self, spec: &UnitSpec, input: &str) -> Result<String, ExportError> {
+        let UnitSpec { convolution, norm, shape, geometry, epsilon, activation } = spec;
         let weight = self.take(&format!("{convolution}.weight"));
         let [scale, shift, mean, variance] = ["weight", "bias", "running_mean", "running_var"]
             .map(|part| self.take(&format!("{norm}.{part}")).into_iter().map(f64::from).collect::<Vec<_>>());

@@ -1,20 +1,20 @@
-//! The layers' operations on the processor: from burn's tensors to the loops of `processor` and back.
+//! The layers' operations on the CPU: from burn's tensors to the loops of `cpu` and back.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::ops::ModuleOps;
 use burn::backend::tensor::IntTensor;
 use burn::backend::{DType, Flex, Shape, TensorData, TensorMetadata};
 
+use super::cpu::pointwise::{self, Channel};
+use super::cpu::pooling::Windows;
+use super::cpu::{Sizes, dense, depthwise, pooling};
 use super::memory::{buffer, tensor};
 use super::operations::{KernelOps, Window, options};
-use super::processor::pointwise::{self, Channel};
-use super::processor::pooling::Windows;
-use super::processor::{Sizes, dense, depthwise, pooling};
 use super::{Activation, Geometry};
 
 impl KernelOps for Flex {
     fn kernel_convolution(input: FlexTensor, weight: FlexTensor, geometry: Geometry) -> FlexTensor {
-        let Some((kind, sizes)) = plan(&input, &weight, geometry) else {
+        let Some((kind, sizes)) = loops_for(&input, &weight, geometry) else {
             return Self::conv2d(input, weight, None, options(geometry));
         };
         let (input, weight) = (contiguous(input), contiguous(weight));
@@ -32,7 +32,7 @@ impl KernelOps for Flex {
         gradient: FlexTensor,
         geometry: Geometry,
     ) -> FlexTensor {
-        let Some((kind, sizes)) = plan(&input, &weight, geometry) else {
+        let Some((kind, sizes)) = loops_for(&input, &weight, geometry) else {
             return Self::conv2d_x_backward(input, weight, gradient, options(geometry));
         };
         let (weight, gradient) = (contiguous(weight), contiguous(gradient));
@@ -52,7 +52,7 @@ impl KernelOps for Flex {
         gradient: FlexTensor,
         geometry: Geometry,
     ) -> FlexTensor {
-        let Some((kind, sizes)) = plan(&input, &weight, geometry) else {
+        let Some((kind, sizes)) = loops_for(&input, &weight, geometry) else {
             return Self::conv2d_weight_backward(input, weight, gradient, options(geometry));
         };
         let (input, gradient) = (contiguous(input), contiguous(gradient));
@@ -210,7 +210,7 @@ enum Kind {
 }
 
 /// Nothing for what the loops do not cover: other numbers than `f32`, several channels to a group, uncommon kernels.
-fn plan(input: &FlexTensor, weight: &FlexTensor, geometry: Geometry) -> Option<(Kind, Sizes)> {
+fn loops_for(input: &FlexTensor, weight: &FlexTensor, geometry: Geometry) -> Option<(Kind, Sizes)> {
     let Geometry { stride, padding, groups } = geometry;
     let [pictures, inputs, height, width] = input.shape().dims();
     let [outputs, _, rows, columns] = weight.shape().dims();

@@ -19,8 +19,8 @@ use burn::backend::libtorch::TchTensor;
 use burn::backend::ops::ModuleOps;
 use tch::{Kind, Tensor};
 
+use super::cpu::pointwise::{self, Channel};
 use super::operations::{KernelOps, options};
-use super::processor::pointwise::{self, Channel};
 use super::{Activation, Geometry};
 
 unsafe extern "C" {
@@ -186,7 +186,7 @@ fn convolution_gradients(
         return None;
     }
     for tensor in [gradient, input, weight] {
-        assert_eq!(tensor.tensor.device(), tch::Device::Cpu, "libtorch runs on the processor");
+        assert_eq!(tensor.tensor.device(), tch::Device::Cpu, "libtorch runs on the CPU");
     }
     let [stride, padding] =
         [stride, padding.map(|(before, _)| before)].map(|pair| pair.map(|size| size as i64));
@@ -250,7 +250,7 @@ fn plane(tensor: &Tensor) -> usize {
 
 fn assert_plain(tensor: &Tensor) {
     let plain = tensor.kind() == Kind::Float && tensor.device() == tch::Device::Cpu && tensor.is_contiguous();
-    assert!(plain, "a contiguous tensor of single precision on the processor");
+    assert!(plain, "a contiguous tensor of single precision on the CPU");
 }
 
 fn values(tensor: &Tensor) -> &[f32] {

@@ -1,6 +1,6 @@
 //! The layers as operations of a backend, each with a body in burn's own operations.
 //!
-//! A backend that has something faster overrides them: so do the processor, in `flex.rs`, and libtorch, in `libtorch.rs`.
+//! A backend that has something faster overrides them: so do the CPU, in `flex.rs`, and libtorch, in `libtorch.rs`.
 //! The graphics processors take the bodies below.
 
 #![expect(

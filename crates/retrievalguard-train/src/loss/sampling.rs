@@ -14,7 +14,7 @@ use retrievalguard::Seed;
 use serde::{Deserialize, Serialize};
 
 use super::Triplets;
-use crate::random::{Place, Purpose, RandomSource};
+use crate::random::{Purpose, RandomCounter, RandomSource};
 
 /// Weight of a negative by its distance from the anchor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -166,8 +166,8 @@ impl TripletSampler {
             if positives.is_empty() {
                 continue;
             }
-            let place = Place { epoch, step, slot: anchor as u64 };
-            let mut source = RandomSource::new(seed, Purpose::Triplets, place);
+            let counter = RandomCounter { epoch, step, slot: anchor as u64 };
+            let mut source = RandomSource::new(seed, Purpose::Triplets, counter);
             if self.pairing == Pairing::OnePositive {
                 positives = vec![positives[source.below(positives.len())]];
             }

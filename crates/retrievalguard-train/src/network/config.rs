@@ -6,7 +6,7 @@ use std::str::FromStr;
 use burn::tensor::{Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-use super::plan::Plan;
+use super::layer_graph::LayerGraph;
 use super::{efficientnet, resnet, small};
 
 /// The backbone: everything before the linear head.
@@ -211,19 +211,19 @@ impl NetworkConfig {
 
     /// Number of features between the backbone and the head.
     pub fn features(&self) -> Result<usize, ConfigError> {
-        Ok(self.plan()?.features())
+        Ok(self.layer_graph()?.features())
     }
 
     /// The layers.
-    pub(crate) fn plan(&self) -> Result<Plan, ConfigError> {
+    pub(crate) fn layer_graph(&self) -> Result<LayerGraph, ConfigError> {
         self.check()?;
         let PictureSize { channels, height, width } = self.picture;
         let picture = [channels, height, width];
         Ok(match self.architecture {
-            Architecture::Resnet18 => resnet::plan(picture, resnet::Block::Basic, [2, 2, 2, 2]),
-            Architecture::Resnet50 => resnet::plan(picture, resnet::Block::Bottleneck, [3, 4, 6, 3]),
-            Architecture::EfficientnetLite0 => efficientnet::plan(picture),
-            Architecture::Small => small::plan(picture, self.width),
+            Architecture::Resnet18 => resnet::layers(picture, resnet::Block::Basic, [2, 2, 2, 2]),
+            Architecture::Resnet50 => resnet::layers(picture, resnet::Block::Bottleneck, [3, 4, 6, 3]),
+            Architecture::EfficientnetLite0 => efficientnet::layers(picture),
+            Architecture::Small => small::layers(picture, self.width),
         })
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The padding depends on the size of the picture, as TensorFlow's `SAME` does.
 
-use super::plan::{Padding, Plan, Pooling, UnitOptions, Value};
+use super::layer_graph::{LayerGraph, Padding, Pooling, UnitOptions, Value};
 use crate::kernel::Activation;
 
 const EPSILON: f64 = 1e-3;
@@ -35,32 +35,33 @@ fn options(channels: usize, kernel: usize, stride: usize) -> UnitOptions {
 }
 
 /// The layers for pictures of `[channels, height, width]`.
-pub(super) fn plan(picture: [usize; 3]) -> Plan {
-    let mut plan = Plan::new(picture, EPSILON, Pooling::Average);
+pub(super) fn layers(picture: [usize; 3]) -> LayerGraph {
+    let mut graph = LayerGraph::new(picture, EPSILON, Pooling::Average);
     let stem = options(STEM_CHANNELS, 3, 2);
-    let mut value = plan.unit(plan.pictures(), "_conv_stem".into(), "_bn0".into(), stem);
+    let mut value = graph.unit(graph.pictures(), "_conv_stem".into(), "_bn0".into(), stem);
     let stages = STAGES.iter().flat_map(|stage| (0..stage.blocks).map(move |position| (stage, position)));
     for (number, (stage, position)) in stages.enumerate() {
         let stride = if position == 0 { stage.stride } else { 1 };
-        value = block(&mut plan, value, &format!("_blocks.{number}"), stage, stride);
+        value = block(&mut graph, value, &format!("_blocks.{number}"), stage, stride);
     }
-    plan.unit(value, "_conv_head".into(), "_bn1".into(), options(FEATURES, 1, 1));
-    plan
+    graph.unit(value, "_conv_head".into(), "_bn1".into(), options(FEATURES, 1, 1));
+    graph
 }
 
 /// Widens, convolves every channel alone, narrows; adds its input where the shapes allow it.
-fn block(plan: &mut Plan, input: Value, name: &str, stage: &Stage, stride: usize) -> Value {
+fn block(graph: &mut LayerGraph, input: Value, name: &str, stage: &Stage, stride: usize) -> Value {
     let mut value = input;
     let wide = input.channels * stage.expansion;
     if stage.expansion != 1 {
-        value = plan.unit(value, format!("{name}._expand_conv"), format!("{name}._bn0"), options(wide, 1, 1));
+        value =
+            graph.unit(value, format!("{name}._expand_conv"), format!("{name}._bn0"), options(wide, 1, 1));
     }
     let depthwise = UnitOptions { groups: wide, ..options(wide, stage.kernel, stride) };
-    value = plan.unit(value, format!("{name}._depthwise_conv"), format!("{name}._bn1"), depthwise);
+    value = graph.unit(value, format!("{name}._depthwise_conv"), format!("{name}._bn1"), depthwise);
     let narrow = UnitOptions { activation: Activation::Identity, ..options(stage.channels, 1, 1) };
-    value = plan.unit(value, format!("{name}._project_conv"), format!("{name}._bn2"), narrow);
+    value = graph.unit(value, format!("{name}._project_conv"), format!("{name}._bn2"), narrow);
     if stride == 1 && input.channels == stage.channels {
-        value = plan.add(value, input, Activation::Identity);
+        value = graph.add(value, input, Activation::Identity);
     }
     value
 }

@@ -4,7 +4,7 @@ use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use retrievalguard::noise::ImageIdentity;
 
-use super::plan::UnitPlan;
+use super::layer_graph::UnitSpec;
 use crate::kernel;
 
 /// Share of a batch in the running statistics: PyTorch's default.
@@ -64,8 +64,8 @@ impl Slot {
 }
 
 /// The tensors of a unit, in the order of [`Unit::new`].
-pub(super) fn unit_slots(plan: &UnitPlan) -> [Slot; 5] {
-    let UnitPlan { convolution, norm, shape, geometry, .. } = plan;
+pub(super) fn unit_slots(spec: &UnitSpec) -> [Slot; 5] {
+    let UnitSpec { convolution, norm, shape, geometry, .. } = spec;
     let channels = &shape[..1];
     [
         Slot::new(format!("{convolution}.weight"), shape, Role::Kernels { groups: geometry.groups }),
@@ -129,20 +129,20 @@ impl Unit {
     }
 
     /// With the running statistics, which stay as they are.
-    pub(super) fn forward(&self, plan: &UnitPlan, input: Tensor<4>) -> Tensor<4> {
-        let scale = self.scale.val() / (self.running_variance.val() + plan.epsilon).sqrt();
+    pub(super) fn forward(&self, spec: &UnitSpec, input: Tensor<4>) -> Tensor<4> {
+        let scale = self.scale.val() / (self.running_variance.val() + spec.epsilon).sqrt();
         let shift = self.shift.val() - self.running_mean.val() * scale.clone();
-        let output = kernel::convolution(input, self.weight.val(), plan.geometry);
-        kernel::scale_shift(output, scale, shift, plan.activation)
+        let output = kernel::convolution(input, self.weight.val(), spec.geometry);
+        kernel::scale_shift(output, scale, shift, spec.activation)
     }
 
     /// With the statistics of the batch, which are handed back.
-    pub(super) fn forward_batch(&self, plan: &UnitPlan, input: Tensor<4>) -> (Tensor<4>, Moments) {
-        let output = kernel::convolution(input, self.weight.val(), plan.geometry);
+    pub(super) fn forward_batch(&self, spec: &UnitSpec, input: Tensor<4>) -> (Tensor<4>, Moments) {
+        let output = kernel::convolution(input, self.weight.val(), spec.geometry);
         let [pictures, _, height, width] = output.dims();
         let count = (pictures * height * width) as f64;
         let (scale, shift) = (self.scale.val(), self.shift.val());
-        let normalised = kernel::normalise(output, scale, shift, plan.epsilon, plan.activation);
+        let normalised = kernel::normalise(output, scale, shift, spec.epsilon, spec.activation);
         let unbiased = count / (count - 1.0).max(1.0);
         let moments = Moments { mean: normalised.mean, variance: normalised.variance * unbiased };
         (normalised.output, moments)

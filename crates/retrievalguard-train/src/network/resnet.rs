@@ -1,7 +1,7 @@
 //! ResNet-18 and ResNet-50 (He, Zhang, Ren, Sun: *Deep residual learning for image recognition*, 2016), with
 //! torchvision's names and its stride on the 3 × 3 convolution of a bottleneck.
 
-use super::plan::{Plan, Pooling, UnitOptions, Value};
+use super::layer_graph::{LayerGraph, Pooling, UnitOptions, Value};
 use crate::kernel::Activation;
 
 /// PyTorch's default.
@@ -17,16 +17,16 @@ pub(super) enum Block {
 }
 
 /// The layers for pictures of `[channels, height, width]`, with so many blocks in each of the four stages.
-pub(super) fn plan(picture: [usize; 3], block: Block, blocks: [usize; 4]) -> Plan {
-    let mut plan = Plan::new(picture, EPSILON, Pooling::Average);
+pub(super) fn layers(picture: [usize; 3], block: Block, blocks: [usize; 4]) -> LayerGraph {
+    let mut graph = LayerGraph::new(picture, EPSILON, Pooling::Average);
     let stem = UnitOptions { stride: 2, ..UnitOptions::new(64, 7) };
-    let mut value = plan.unit(plan.pictures(), "conv1".into(), "bn1".into(), stem);
-    value = plan.max_pool(value, 3, 2, 1);
+    let mut value = graph.unit(graph.pictures(), "conv1".into(), "bn1".into(), stem);
+    value = graph.max_pool(value, 3, 2, 1);
     for (stage, count) in blocks.into_iter().enumerate() {
         for number in 0..count {
             let stride = if stage > 0 && number == 0 { 2 } else { 1 };
             value = residual(
-                &mut plan,
+                &mut graph,
                 value,
                 &format!("layer{}.{number}", stage + 1),
                 block,
@@ -35,11 +35,11 @@ pub(super) fn plan(picture: [usize; 3], block: Block, blocks: [usize; 4]) -> Pla
             );
         }
     }
-    plan
+    graph
 }
 
 fn residual(
-    plan: &mut Plan,
+    graph: &mut LayerGraph,
     input: Value,
     name: &str,
     block: Block,
@@ -60,12 +60,12 @@ fn residual(
     };
     let mut value = input;
     for (number, options) in (1..).zip(units) {
-        value = plan.unit(value, format!("{name}.conv{number}"), format!("{name}.bn{number}"), options);
+        value = graph.unit(value, format!("{name}.conv{number}"), format!("{name}.bn{number}"), options);
     }
     let mut kept = input;
     if stride != 1 || input.channels != value.channels {
         let options = UnitOptions { stride, activation: identity, ..UnitOptions::new(value.channels, 1) };
-        kept = plan.unit(input, format!("{name}.downsample.0"), format!("{name}.downsample.1"), options);
+        kept = graph.unit(input, format!("{name}.downsample.0"), format!("{name}.downsample.1"), options);
     }
-    plan.add(value, kept, Activation::Relu)
+    graph.add(value, kept, Activation::Relu)
 }

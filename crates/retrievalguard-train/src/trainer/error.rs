@@ -12,7 +12,7 @@ use retrievalguard_encoder::recall::RecallError;
 use crate::augment::ViewError;
 use crate::backend::BackendError;
 use crate::batches::BatchPlanError;
-use crate::checkpoint::{CheckpointError, Place};
+use crate::checkpoint::{CheckpointError, TrainingPosition};
 use crate::export::ExportError;
 use crate::loss::SamplingError;
 use crate::network::ConfigError;
@@ -95,34 +95,34 @@ pub enum TrainError {
     /// The loss is not a number: the run has diverged.
     #[error(
         "the loss is {value} in epoch {}, batch {}; the last checkpoint is kept",
-        place.epoch + 1,
-        place.batch + 1
+        position.epoch + 1,
+        position.batch + 1
     )]
     LossNotFinite {
         /// The step that was not made.
-        place: Place,
+        position: TrainingPosition,
         /// The loss.
         value: f64,
     },
     /// A weight is not a number: the run has diverged.
     #[error(
         "a weight is not a finite number before epoch {}, batch {}; the last checkpoint is kept",
-        place.epoch + 1,
-        place.batch + 1
+        position.epoch + 1,
+        position.batch + 1
     )]
     WeightsNotFinite {
         /// The step that comes next.
-        place: Place,
+        position: TrainingPosition,
     },
     /// The batch's embeddings give no triplets.
     #[error(
         "epoch {}, batch {} cannot be learnt from; the last checkpoint is kept",
-        place.epoch + 1,
-        place.batch + 1
+        position.epoch + 1,
+        position.batch + 1
     )]
     Sampling {
         /// The step that was not made.
-        place: Place,
+        position: TrainingPosition,
         /// Why not.
         source: SamplingError,
     },
@@ -143,10 +143,10 @@ pub enum TrainError {
         label: String,
     },
     /// The run was told to stop.
-    #[error("stopped in epoch {} after {} batches; --resume goes on from there", place.epoch + 1, place.batch)]
+    #[error("stopped in epoch {} after {} batches; --resume goes on from there", position.epoch + 1, position.batch)]
     Stopped {
         /// The next step.
-        place: Place,
+        position: TrainingPosition,
     },
     /// The log could not be written or read.
     #[error(transparent)]

@@ -10,7 +10,7 @@ use burn_pack::{Reader, Writer};
 use retrievalguard::Seed;
 
 use super::TrainError;
-use crate::checkpoint::{Checkpoint, Place};
+use crate::checkpoint::{Checkpoint, TrainingPosition};
 use crate::loading::Batch;
 use crate::loss::{MarginLoss, TripletSampler};
 use crate::network::{Network, Part};
@@ -75,7 +75,7 @@ impl Learner {
         }
     }
 
-    /// At the place of a checkpoint.
+    /// At the position of a checkpoint.
     pub(super) fn resume(
         recipe: &Recipe,
         checkpoint: &Checkpoint,
@@ -118,7 +118,7 @@ impl Learner {
     }
 
     /// Everything that [`resume`](Self::resume) needs.
-    pub(super) fn checkpoint(&self, place: Place) -> Result<Checkpoint, TrainError> {
+    pub(super) fn checkpoint(&self, position: TrainingPosition) -> Result<Checkpoint, TrainError> {
         let mut network = BTreeMap::new();
         for tensor in self.network().tensors() {
             network.insert(tensor.name, (tensor.shape, tensor.values));
@@ -126,7 +126,7 @@ impl Learner {
         let finite =
             network.values().all(|(_, values): &(_, Vec<f32>)| values.iter().all(|value| value.is_finite()));
         if !finite || !self.beta().is_finite() {
-            return Err(TrainError::WeightsNotFinite { place });
+            return Err(TrainError::WeightsNotFinite { position });
         }
         let mut optimisers = BTreeMap::new();
         for (name, optimiser) in [
@@ -135,14 +135,14 @@ impl Learner {
             (LOSS_STATE, &self.loss_optimiser),
         ] {
             // Before the first step there is nothing to remember.
-            let state = if place.step == 0 {
+            let state = if position.step == 0 {
                 Vec::new()
             } else {
                 optimiser_state(optimiser).map_err(|_| TrainError::OptimiserState { optimiser: name })?
             };
             optimisers.insert(name.to_owned(), state);
         }
-        Ok(Checkpoint { place, network, beta: self.beta(), optimisers })
+        Ok(Checkpoint { position, network, beta: self.beta(), optimisers })
     }
 
     /// The network as it is.
@@ -161,7 +161,7 @@ impl Learner {
         &mut self,
         recipe: &Recipe,
         batch: Batch,
-        place: Place,
+        position: TrainingPosition,
     ) -> Result<Outcome, TrainError> {
         let network = self.network.take().expect("a step puts the network back");
         let loss = self.loss.take().expect("a step puts the loss back");
@@ -170,14 +170,14 @@ impl Learner {
         let (embeddings, statistics) =
             network.forward_training(config.normalise(pictures), recipe.network.batch_norm);
         let rows = floats(embeddings.clone().into_data());
-        let (epoch, step) = (u64::from(place.epoch), u64::from(place.batch));
+        let (epoch, step) = (u64::from(position.epoch), u64::from(position.batch));
         let triplets = self.sampler.triplets(&rows, &batch.labels, self.seed, epoch, step);
-        let triplets = triplets.map_err(|source| TrainError::Sampling { place, source })?;
+        let triplets = triplets.map_err(|source| TrainError::Sampling { position, source })?;
         let pairs = (2 * triplets.len()) as f64;
         let parts = loss.forward(embeddings, &triplets);
         let value = f64::from(floats(parts.total.clone().into_data())[0]);
         if !value.is_finite() {
-            return Err(TrainError::LossNotFinite { place, value });
+            return Err(TrainError::LossNotFinite { position, value });
         }
         let active = (parts.active_positives + parts.active_negatives).into_data();
         let active = active.iter::<i64>().next().unwrap_or(0) as f64 / pairs;
@@ -188,7 +188,7 @@ impl Learner {
         let backbone = part(&mut gradients, Part::Backbone);
         let head = part(&mut gradients, Part::Head);
         let boundary = GradientsParams::from_module(&mut gradients, &loss);
-        let rate = recipe.learning_rate(place.epoch);
+        let rate = recipe.learning_rate(position.epoch);
         let network = self.backbone_optimiser.step(rate, network, backbone);
         let network = self.head_optimiser.step(rate * recipe.optimiser.head_factor, network, head);
         self.network = Some(network.absorb(statistics));

@@ -9,7 +9,7 @@ pub(super) trait Kernel {
     fn run<const FUSED: bool>(self);
 }
 
-/// Runs a loop with the widest instructions that this processor was found to have.
+/// Runs a loop with the widest instructions that this CPU was found to have.
 #[cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "calling code compiled for instructions detected at run time")
@@ -17,10 +17,10 @@ pub(super) trait Kernel {
 pub(super) fn dispatch(kernel: impl Kernel) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-        // SAFETY: the processor was found to have both, on the line above.
+        // SAFETY: the CPU was found to have both, on the line above.
         return unsafe { run_avx2(kernel) };
     }
-    // Every 64-bit ARM processor fuses; on the others a fused product would be a library call.
+    // Every 64-bit ARM CPU fuses; on the others a fused product would be a library call.
     if cfg!(target_arch = "aarch64") { kernel.run::<true>() } else { kernel.run::<false>() }
 }
 

@@ -1,4 +1,4 @@
-//! The layers on the processor: loops over plain slices, free of any tensor type.
+//! The layers on the CPU: loops over plain slices, free of any tensor type.
 //!
 //! Every sum is cut by the shapes alone and added up in a fixed order, so no result depends on the number of threads.
 

@@ -14,7 +14,7 @@ pub(crate) struct Value {
 
 /// A convolution without bias, its batch normalisation and its activation.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct UnitPlan {
+pub(crate) struct UnitSpec {
     /// Name of the convolution in a state dictionary.
     pub(crate) convolution: String,
     /// Name of the batch normalisation in a state dictionary.
@@ -59,8 +59,8 @@ pub(crate) enum Pooling {
 
 /// The backbone from the pictures to the features.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Plan {
-    pub(crate) units: Vec<UnitPlan>,
+pub(crate) struct LayerGraph {
+    pub(crate) units: Vec<UnitSpec>,
     pub(crate) steps: Vec<Step>,
     pub(crate) pooling: Pooling,
     values: Vec<Value>,
@@ -112,7 +112,7 @@ impl Padding {
     }
 }
 
-impl Plan {
+impl LayerGraph {
     /// Nothing but pictures of `[channels, height, width]`.
     pub(crate) fn new([channels, height, width]: [usize; 3], epsilon: f64, pooling: Pooling) -> Self {
         let pictures = Value { index: 0, channels, height, width };
@@ -161,7 +161,7 @@ impl Plan {
         let (rows, height) = padding.along(input.height, kernel, stride);
         let (columns, width) = padding.along(input.width, kernel, stride);
         let unit = self.units.len();
-        self.units.push(UnitPlan {
+        self.units.push(UnitSpec {
             convolution,
             norm,
             shape: [channels, input.channels / groups, kernel, kernel],

@@ -275,16 +275,16 @@ impl Kernel for Products<'_> {
                     );
                 }
                 for (strip, left) in part.strips.chunks(ROWS * depth).enumerate() {
-                    let mut place =
-                        Place { output, row: strip * ROWS, plane: walk.target_plane, add: turn > 0 };
+                    let mut tile =
+                        OutputTile { output, row: strip * ROWS, plane: walk.target_plane, add: turn > 0 };
                     for (columns, right) in columns.chunks(COLUMNS).zip(panel.chunks_exact(size)) {
                         match left.len() / depth {
-                            6 => place.put(&product::outer::<FUSED, 6>(left, right), columns),
-                            5 => place.put(&product::outer::<FUSED, 5>(left, right), columns),
-                            4 => place.put(&product::outer::<FUSED, 4>(left, right), columns),
-                            3 => place.put(&product::outer::<FUSED, 3>(left, right), columns),
-                            2 => place.put(&product::outer::<FUSED, 2>(left, right), columns),
-                            _ => place.put(&product::outer::<FUSED, 1>(left, right), columns),
+                            6 => tile.put(&product::outer::<FUSED, 6>(left, right), columns),
+                            5 => tile.put(&product::outer::<FUSED, 5>(left, right), columns),
+                            4 => tile.put(&product::outer::<FUSED, 4>(left, right), columns),
+                            3 => tile.put(&product::outer::<FUSED, 3>(left, right), columns),
+                            2 => tile.put(&product::outer::<FUSED, 2>(left, right), columns),
+                            _ => tile.put(&product::outer::<FUSED, 1>(left, right), columns),
                         }
                     }
                 }
@@ -294,14 +294,14 @@ impl Kernel for Products<'_> {
 }
 
 /// Where a block of the result goes.
-struct Place<'a> {
+struct OutputTile<'a> {
     output: &'a mut [f32],
     row: usize,
     plane: usize,
     add: bool,
 }
 
-impl Place<'_> {
+impl OutputTile<'_> {
     #[inline(always)]
     fn put<const R: usize>(&mut self, block: &[[f32; COLUMNS]; R], columns: &[Column]) {
         let first = columns[0].target;
