@@ -20,8 +20,8 @@ use retrievalguard_encoder::pipeline::{
 use crate::in_turn::in_turn;
 use crate::manifest::{GALLERY, PARTS, gallery_files};
 use crate::part::{Part, RunKey};
-use crate::store::aside;
-use crate::task::{Piece, Task};
+use crate::store::temporary_folder;
+use crate::task::{Task, TaskKind};
 use crate::{Notes, RunManifest, RunStore, SharedQuery, WorkerError};
 
 /// A merged run.
@@ -110,14 +110,14 @@ fn gallery(store: &RunStore, manifest: &RunManifest) -> Result<GalleryDirectory,
         gallery_files(store, manifest).try_for_each(|file| file.map(drop))?;
         return Ok(GalleryDirectory::read(&directory.join(GALLERY))?);
     }
-    let aside = aside()?;
+    let temporary = temporary_folder()?;
     for file in gallery_files(store, manifest) {
         let (name, bytes) = file?;
-        let path = aside.path().join(name);
+        let path = temporary.path().join(name);
         std::fs::write(&path, bytes)
             .map_err(|source| WorkerError::File { path: path.display().to_string(), source })?;
     }
-    Ok(GalleryDirectory::read(aside.path())?)
+    Ok(GalleryDirectory::read(temporary.path())?)
 }
 
 struct Merging<'a> {
@@ -128,9 +128,9 @@ struct Merging<'a> {
 }
 
 impl Merging<'_> {
-    fn query(&self, place: usize) -> Result<QueryOutcome, WorkerError> {
+    fn query(&self, index: usize) -> Result<QueryOutcome, WorkerError> {
         let per_query = Task::per_query(self.manifest);
-        let numbers = place * per_query..(place + 1) * per_query;
+        let numbers = index * per_query..(index + 1) * per_query;
         let tasks: Vec<Task> = numbers.map(|number| Task::new(self.manifest, number)).collect();
         let Some(gallery) = self.gallery else {
             return match self.part(&tasks[0])? {
@@ -138,14 +138,14 @@ impl Merging<'_> {
                 Part::Samples { .. } => Err(self.unusable(&tasks[0], "it holds samples, wanted an outcome")),
             };
         };
-        // A broken picture is the same for every piece of its query.
+        // A broken picture is the same for every task of its query.
         if let Part::Outcome(outcome) = self.part(&tasks[0])? {
             return match outcome {
                 QueryOutcome::Skipped(_) => self.admitted(&tasks[0], outcome),
                 QueryOutcome::Done(_) => Err(self.unusable(&tasks[0], "it holds an answer, wanted samples")),
             };
         }
-        let query = &self.manifest.queries[place];
+        let query = &self.manifest.queries[index];
         let asked = Asked { identity: &query.identity, label: &query.label, excluded: &query.excluded };
         let certifier = QueryCertifier::new(self.manifest.procedure()?, gallery);
         let bound = gallery.manifest.provenance.norm_bound;
@@ -178,7 +178,7 @@ impl Merging<'_> {
     fn samples(&self, tasks: &[Task], wanted: Stage, bound: NormBound) -> Result<Samples, WorkerError> {
         let mut all: Option<Samples> = None;
         for task in tasks {
-            let Piece::Samples { stage, range } = &task.piece else { continue };
+            let TaskKind::Samples { stage, range } = &task.kind else { continue };
             if *stage != wanted {
                 continue;
             }

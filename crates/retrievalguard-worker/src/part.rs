@@ -54,7 +54,7 @@ fn digest(key: RunKey, task: usize, kind: Kind, dimension: Option<usize>, conten
 /// The content of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Part {
-    /// What came of a query; of any piece of a query, that its picture is broken.
+    /// What came of a query; of any task of a query, that its picture is broken.
     Outcome(QueryOutcome),
     /// Embeddings, row by row.
     Samples { dimension: usize, values: Vec<f32> },
@@ -157,11 +157,11 @@ mod tests {
             for length in 0..bytes.len() {
                 assert!(Part::decode(&bytes[..length], run, 7).is_err(), "{length} of {}", bytes.len());
             }
-            for place in 0..bytes.len() {
+            for byte in 0..bytes.len() {
                 let mut changed = bytes.clone();
-                changed[place] ^= 1;
+                changed[byte] ^= 1;
                 let decoded = Part::decode(&changed, run, 7);
-                assert!(decoded.is_err() || decoded == Ok(part.clone()), "byte {place}");
+                assert!(decoded.is_err() || decoded == Ok(part.clone()), "byte {byte}");
             }
         }
     }

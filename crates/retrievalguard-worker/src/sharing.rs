@@ -12,7 +12,7 @@ use retrievalguard_encoder::pipeline::{CertifyPlan, CertifyRequest, Observer};
 use crate::manifest::{
     GALLERY, GALLERY_FILES, MANIFEST, MODEL, MODEL_CONFIG, SHARED_FORMAT, picture_name, record,
 };
-use crate::store::aside;
+use crate::store::temporary_folder;
 use crate::task::Task;
 use crate::{Notes, RunManifest, RunStore, SharedQuery, WorkerError};
 
@@ -80,11 +80,11 @@ pub fn share(
     for (name, bytes) in gallery {
         store.put(&format!("{GALLERY}/{name}"), bytes)?;
     }
-    for (place, query) in request.queries.iter().enumerate() {
-        store.put(&picture_name(place), picture(query)?.0)?;
-        observer.advanced(place + 1, total);
+    for (index, query) in request.queries.iter().enumerate() {
+        store.put(&picture_name(index), picture(query)?.0)?;
+        observer.advanced(index + 1, total);
         if observer.stop() {
-            return Err(WorkerError::Stopped { done: place + 1, total });
+            return Err(WorkerError::Stopped { done: index + 1, total });
         }
     }
     store.put(MANIFEST, text)?;
@@ -108,8 +108,8 @@ fn gallery_files(
     if stored.writes() == 0 {
         return GALLERY_FILES.iter().map(|name| Ok((*name, read(&directory.join(name))?))).collect();
     }
-    let aside = aside()?;
-    let folder = aside.path().join(GALLERY);
+    let temporary = temporary_folder()?;
+    let folder = temporary.path().join(GALLERY);
     let provenance = stored.manifest.provenance.clone();
     GalleryDirectory::write(&folder, &stored.gallery, &stored.paths, provenance)?;
     GALLERY_FILES.iter().map(|name| Ok((*name, read(&folder.join(name))?))).collect()

@@ -1,7 +1,7 @@
 //! Where a run is kept: in a directory, or in an object store.
 //!
-//! Objects are whole or not there. In a directory that is done by writing aside, syncing and renaming; object stores
-//! promise it.
+//! Objects are whole or not there. In a directory that is done by writing a temporary file, syncing and renaming;
+//! object stores promise it.
 
 #[cfg(feature = "cloud")]
 mod objects;
@@ -162,7 +162,7 @@ fn list_directory(folder: &Path) -> io::Result<BTreeSet<String>> {
                 names.insert(entry.file_name().to_string_lossy().into_owned());
             }
             Ok(_) => {}
-            // Written aside by somebody else, and renamed by now.
+            // Another worker's temporary file, renamed by now.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -170,8 +170,8 @@ fn list_directory(folder: &Path) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// A folder of one's own on this machine, gone when it is dropped.
-pub(crate) fn aside() -> Result<TempDir, WorkerError> {
+/// A temporary folder on this machine, removed when it is dropped.
+pub(crate) fn temporary_folder() -> Result<TempDir, WorkerError> {
     let made = tempfile::Builder::new().prefix("retrievalguard-").tempdir();
     made.map_err(|source| WorkerError::File { path: std::env::temp_dir().display().to_string(), source })
 }

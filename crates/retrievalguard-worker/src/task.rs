@@ -1,4 +1,4 @@
-//! The pieces of a run, and which of them are whose.
+//! The tasks of a run, and which worker does which.
 
 use std::ops::Range;
 
@@ -6,20 +6,20 @@ use retrievalguard::noise::Stage;
 
 use crate::RunManifest;
 
-/// One piece of a run: a whole query, or some samples of one.
+/// One task of a run: a whole query, or some samples of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Place of the task in the run.
+    /// Index of the task in the run.
     pub number: usize,
-    /// Place of the query in the run.
+    /// Index of the query in the run.
     pub query: usize,
-    /// What is to be made of it.
-    pub piece: Piece,
+    /// What it makes.
+    pub kind: TaskKind,
 }
 
 /// What a task makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum TaskKind {
     /// The query's answer.
     Answer,
     /// The embeddings of some noisy copies.
@@ -52,18 +52,18 @@ impl Task {
 
     pub(crate) fn new(manifest: &RunManifest, number: usize) -> Self {
         let per_query = Self::per_query(manifest);
-        let (query, place) = (number / per_query, number % per_query);
-        let piece = match (manifest.chunk, place) {
-            (None, _) => Piece::Answer,
-            (Some(_), 0) => Piece::Samples { stage: Stage::Pilot, range: 0..manifest.counts().0 },
-            (Some(chunk), place) => {
+        let (query, index) = (number / per_query, number % per_query);
+        let kind = match (manifest.chunk, index) {
+            (None, _) => TaskKind::Answer,
+            (Some(_), 0) => TaskKind::Samples { stage: Stage::Pilot, range: 0..manifest.counts().0 },
+            (Some(chunk), index) => {
                 // At most the number of samples, which is a u32.
-                let start = (place as u32 - 1) * chunk.get();
+                let start = (index as u32 - 1) * chunk.get();
                 let end = start.saturating_add(chunk.get()).min(manifest.counts().1);
-                Piece::Samples { stage: Stage::Certify, range: start..end }
+                TaskKind::Samples { stage: Stage::Certify, range: start..end }
             }
         };
-        Self { number, query, piece }
+        Self { number, query, kind }
     }
 
     /// The task's part in the folder of parts.
@@ -74,10 +74,10 @@ impl Task {
     /// The task in words.
     pub(crate) fn in_words(&self, manifest: &RunManifest) -> String {
         let identity = &manifest.queries[self.query].identity;
-        match &self.piece {
-            Piece::Answer => format!("query `{identity}`"),
-            Piece::Samples { stage: Stage::Pilot, .. } => format!("the pilot of query `{identity}`"),
-            Piece::Samples { range, .. } => {
+        match &self.kind {
+            TaskKind::Answer => format!("query `{identity}`"),
+            TaskKind::Samples { stage: Stage::Pilot, .. } => format!("the pilot of query `{identity}`"),
+            TaskKind::Samples { range, .. } => {
                 format!("samples {} to {} of query `{identity}`", range.start, range.end)
             }
         }

@@ -23,7 +23,7 @@ use crate::manifest::{
     GALLERY, GALLERY_FILES, MODEL, MODEL_CONFIG, PARTS, checked, gallery_files, picture_name,
 };
 use crate::part::{Part, RunKey};
-use crate::task::{Assignment, Piece, Task};
+use crate::task::{Assignment, Task, TaskKind};
 use crate::{RunManifest, RunStore, WorkerError};
 
 /// How a worker works; what it makes does not depend on it.
@@ -58,7 +58,7 @@ impl Tools {
     fn open(store: &RunStore, manifest: &RunManifest, options: &WorkerOptions) -> Result<Self, WorkerError> {
         let whole = manifest.chunk.is_none();
         let folder = match store.directory() {
-            // What lies in a directory is used where it is, once it was looked at.
+            // What lies in a directory is used where it is, once it was checked.
             Some(directory) => {
                 checked(store, MODEL, &manifest.model)?;
                 checked(store, MODEL_CONFIG, &manifest.contract)?;
@@ -170,11 +170,11 @@ pub fn work(
         return Ok(worked);
     }
     let worker = Worker::open(store, options)?;
-    in_turn((found, numbers.len()), threads, observer, |place| worker.carry_out(numbers[place]))?;
+    in_turn((found, numbers.len()), threads, observer, |index| worker.carry_out(numbers[index]))?;
     Ok(worked)
 }
 
-/// A run with its encoder and gallery at hand; does tasks as they are asked for, from any number of threads.
+/// A run with its encoder and gallery opened; does tasks as they are asked for, from any number of threads.
 pub struct Worker {
     store: RunStore,
     manifest: RunManifest,
@@ -228,13 +228,13 @@ impl Worker {
         let smoother = Smoother::new(embedder, smoothed.procedure.sigma, smoothed.seed)
             .excess(smoothed.excess())
             .batch(self.batch);
-        match (&task.piece, &self.tools.gallery) {
-            (Piece::Samples { stage, range }, _) => {
+        match (&task.kind, &self.tools.gallery) {
+            (TaskKind::Samples { stage, range }, _) => {
                 let samples = smoother.samples(&picture, *stage, range.clone());
                 let samples = samples.map_err(retrievalguard_encoder::pipeline::PipelineError::from)?;
                 Ok(Part::Samples { dimension: samples.dimension(), values: samples.values().to_vec() })
             }
-            (Piece::Answer, Some(gallery)) => {
+            (TaskKind::Answer, Some(gallery)) => {
                 let asked =
                     Asked { identity: &query.identity, label: &query.label, excluded: &query.excluded };
                 let certifier = QueryCertifier::new(&smoothed.procedure, gallery);
@@ -242,7 +242,7 @@ impl Worker {
                     certifier.answer(&asked, |stage, range| Ok(smoother.samples(&picture, stage, range)?))?;
                 Ok(Part::Outcome(QueryOutcome::Done(answer)))
             }
-            (Piece::Answer, None) => {
+            (TaskKind::Answer, None) => {
                 unreachable!("the gallery is opened where tasks are whole queries")
             }
         }
