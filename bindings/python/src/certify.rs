@@ -16,8 +16,8 @@ use retrievalguard_encoder::pipeline::Observer;
 
 use crate::errors::{in_context, raised, refused};
 use crate::gallery::Gallery;
-use crate::watch::watched;
-use crate::words;
+use crate::interruptible::interruptible;
+use crate::parameters;
 
 /// One query, as Python hands it over.
 #[derive(FromPyObject)]
@@ -153,17 +153,20 @@ struct Checked<'a> {
 
 impl<'a> Checked<'a> {
     fn new(settings: &Settings, gallery: &'a Gallery) -> PyResult<Self> {
-        let (sigma, alpha) = (words::sigma(settings.sigma)?, words::alpha(settings.alpha)?);
-        let names: Vec<CertificateName> =
-            settings.certificates.iter().map(|name| words::certificate(name)).collect::<PyResult<_>>()?;
-        let norm_bound = words::norm_bound(settings.norm_bound)?;
+        let (sigma, alpha) = (parameters::sigma(settings.sigma)?, parameters::alpha(settings.alpha)?);
+        let names: Vec<CertificateName> = settings
+            .certificates
+            .iter()
+            .map(|name| parameters::certificate(name))
+            .collect::<PyResult<_>>()?;
+        let norm_bound = parameters::norm_bound(settings.norm_bound)?;
         gallery.check(sigma, gallery.vectors.dimension(), norm_bound)?;
         let mut certifier = Certifier::new(&gallery.vectors, sigma, alpha);
-        let behind = settings.gallery_samples.map(words::sample_count).transpose()?;
+        let behind = settings.gallery_samples.map(parameters::sample_count).transpose()?;
         if let Some(samples) = behind.or(gallery.samples_behind()) {
             certifier = certifier.gallery_samples(samples);
         }
-        let target = settings.target_radius.map(words::target_radius).transpose()?;
+        let target = settings.target_radius.map(parameters::target_radius).transpose()?;
         if (target.is_some() || settings.top_k > 1) && names != [CertificateName::HalfSpace] {
             return Err(refused(
                 "target_radius and top_k speak of half-space alone, wanted no other certificate",
@@ -176,7 +179,7 @@ impl<'a> Checked<'a> {
             certifier,
             names,
             norm_bound,
-            excess: words::excess(&settings.excess)?,
+            excess: parameters::excess(&settings.excess)?,
             outputs: if settings.discrete { Outputs::Discrete } else { Outputs::Continuous },
             target,
             top_k: settings.top_k,
@@ -231,7 +234,7 @@ impl<'a> Checked<'a> {
         if name == CertificateName::HalfSpace {
             let options = HalfSpaceOptions { top_k: self.top_k, ..HalfSpaceOptions::default() };
             let found = self.certifier.half_space(query, relevance, &options)?;
-            let deeper = found.verdicts.iter().skip(1).map(|&verdict| words::verdict(verdict)).collect();
+            let deeper = found.verdicts.iter().skip(1).map(|&verdict| parameters::verdict(verdict)).collect();
             let found = found.into_outcome();
             return Ok(Outcome { deeper, ..told(name, found.verdict, found.samples, &found.explain) });
         }
@@ -260,7 +263,7 @@ impl<'a> Checked<'a> {
 }
 
 fn told(name: CertificateName, verdict: Verdict, samples: u32, explain: &Explanation) -> Outcome {
-    let (verdict, radius) = words::verdict(verdict);
+    let (verdict, radius) = parameters::verdict(verdict);
     let steps = explain
         .steps()
         .iter()
@@ -303,9 +306,9 @@ pub(crate) fn certify<'py>(
     let answers: Mutex<Vec<Option<Result<Answer, Fault>>>> =
         Mutex::new(queries.iter().map(|_| None).collect());
     let todo = Mutex::new(queries.into_iter().enumerate());
-    watched(py, None, |watch| {
+    interruptible(py, None, |observer| {
         let work = || {
-            while !watch.stop() {
+            while !observer.stop() {
                 let next = todo.lock().expect("no holder of this lock can panic").next();
                 let Some((position, query)) = next else { return };
                 let answer = checked.answer(query);
@@ -322,7 +325,7 @@ pub(crate) fn certify<'py>(
         });
     })?;
     let answers = answers.into_inner().expect("no holder of this lock can panic");
-    // Without an interruption, which `watched` raises, every query has its answer.
+    // Without an interruption, which `interruptible` raises, every query has its answer.
     answers
         .into_iter()
         .flatten()

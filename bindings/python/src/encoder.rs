@@ -15,7 +15,7 @@ use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::input_values;
 
 use crate::errors::{encoder_failed, in_context, raised, refused};
-use crate::words;
+use crate::parameters;
 
 /// Which encoder, and what runs it.
 #[derive(FromPyObject)]
@@ -161,8 +161,8 @@ impl Encoder {
         pixels: PyReadonlyArray1<'py, f32>,
         sampling: Sampling,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let (sigma, seed) = (words::sigma(sampling.sigma)?, words::seed(&sampling.seed)?);
-        let (stage, excess) = (words::stage(&sampling.stage)?, words::excess(&sampling.excess)?);
+        let (sigma, seed) = (parameters::sigma(sampling.sigma)?, parameters::seed(&sampling.seed)?);
+        let (stage, excess) = (parameters::stage(&sampling.stage)?, parameters::excess(&sampling.excess)?);
         let pixels = pixels.as_slice()?.to_vec();
         let samples = py.detach(|| {
             let smoother = Smoother::new(&self.embedder, sigma, seed)

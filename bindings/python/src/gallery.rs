@@ -10,7 +10,7 @@ use retrievalguard::storage::manifest::{GalleryDirectory, GalleryManifest, Prove
 use retrievalguard::{NormBound, SampleCount, Sigma};
 
 use crate::errors::{raised, refused};
-use crate::words;
+use crate::parameters;
 
 /// Rows and squared distances, a line for each query.
 type Found<'py> = (Bound<'py, PyArray2<i64>>, Bound<'py, PyArray2<f64>>);
@@ -49,7 +49,7 @@ impl Gallery {
         identities: Vec<String>,
         metric: &str,
     ) -> PyResult<Self> {
-        let metric = words::metric(metric)?;
+        let metric = parameters::metric(metric)?;
         let dimension = vectors.as_array().ncols();
         let values = vectors.as_slice()?.to_vec();
         let made = py.detach(|| method::Gallery::new(values, dimension, identities, &labels, metric));
@@ -70,7 +70,7 @@ impl Gallery {
 
     /// Writes a gallery directory; what is known of how the vectors were made goes with them.
     fn write(&self, py: Python<'_>, path: PathBuf, norm_bound: Option<f64>) -> PyResult<()> {
-        let norm_bound = norm_bound.map(words::norm_bound).transpose()?;
+        let norm_bound = norm_bound.map(parameters::norm_bound).transpose()?;
         let mut provenance = match &self.manifest {
             Some(manifest) => manifest.provenance.clone(),
             None => Provenance::unknown(NormBound::UNIT),
@@ -115,7 +115,7 @@ impl Gallery {
 
     #[getter]
     fn metric(&self) -> &'static str {
-        words::metric_word(self.vectors.metric())
+        parameters::metric_word(self.vectors.metric())
     }
 
     /// A copy of the stored vectors.

@@ -8,14 +8,14 @@ mod certify;
 mod encoder;
 mod errors;
 mod gallery;
+mod interruptible;
 mod noise;
+mod parameters;
 mod pipeline;
 mod planner;
 mod runs;
 mod smooth;
 mod table;
-mod watch;
-mod words;
 
 /// The module as Python imports it.
 #[pyo3::pymodule]

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use retrievalguard::noise::{ImageIdentity, NoiseStream, PIXELS_PER_SAMPLE};
 
 use crate::errors::refused;
-use crate::words;
+use crate::parameters;
 
 /// Standard normals as a function of seed, identity, stage, sample and pixel.
 #[pyclass(frozen, module = "retrievalguard._native")]
@@ -15,7 +15,11 @@ pub(crate) struct Noise(NoiseStream);
 impl Noise {
     #[new]
     fn new(seed: &str, identity: &[u8], stage: &str) -> PyResult<Self> {
-        Ok(Self(NoiseStream::new(words::seed(seed)?, &ImageIdentity::new(identity), words::stage(stage)?)))
+        Ok(Self(NoiseStream::new(
+            parameters::seed(seed)?,
+            &ImageIdentity::new(identity),
+            parameters::stage(stage)?,
+        )))
     }
 
     /// The values of `count` pixels of one sample.
@@ -44,7 +48,7 @@ impl Noise {
         count: u32,
         sigma: f64,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let sigma = words::sigma(sigma)?;
+        let sigma = parameters::sigma(sigma)?;
         let image = image.as_slice()?.to_vec();
         check_end(0, image.len())?;
         let end = first

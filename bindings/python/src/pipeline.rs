@@ -17,9 +17,9 @@ use retrievalguard_encoder::pipeline::{
 
 use crate::encoder::Encoder;
 use crate::errors::{in_context, raised, refused};
+use crate::interruptible::interruptible;
+use crate::parameters;
 use crate::table::Columns;
-use crate::watch::watched;
-use crate::words;
 
 /// Which pictures.
 #[derive(FromPyObject)]
@@ -104,17 +104,17 @@ pub(crate) fn index<'py>(
     let request = IndexRequest {
         records: &records,
         embedder: &encoder.embedder,
-        sigma: words::sigma(indexing.sigma)?,
+        sigma: parameters::sigma(indexing.sigma)?,
         samples: indexing.samples,
-        seed: words::seed(&indexing.seed)?,
-        metric: words::metric(&indexing.metric)?,
-        excess: words::excess(&indexing.excess)?,
+        seed: parameters::seed(&indexing.seed)?,
+        metric: parameters::metric(&indexing.metric)?,
+        excess: parameters::excess(&indexing.excess)?,
         broken: pictures.broken(),
         threads: encoder.threads,
         batch: encoder.batch,
     };
-    let report = watched(py, progress.as_ref(), |watch| {
-        retrievalguard_encoder::pipeline::index(&request, &out, watch)
+    let report = interruptible(py, progress.as_ref(), |observer| {
+        retrievalguard_encoder::pipeline::index(&request, &out, observer)
     })?;
     let report = report.map_err(|error| failed(&error))?;
     Ok(Report { skipped: report.skipped, resumed: report.resumed })
@@ -151,7 +151,8 @@ pub(crate) struct Certified {
 impl Certified {
     pub(crate) fn new(report: CertifyReport) -> Self {
         let deeper = report.deeper.iter();
-        let deeper = deeper.map(|verdicts| verdicts.iter().map(|&verdict| words::verdict(verdict)).collect());
+        let deeper =
+            deeper.map(|verdicts| verdicts.iter().map(|&verdict| parameters::verdict(verdict)).collect());
         Self {
             deeper: deeper.collect(),
             columns: Columns::new(&report.table, Some(report.description.to_value().to_string())),
@@ -179,8 +180,8 @@ pub(crate) fn ordered<T>(
     work: impl FnOnce(&Ordered<'_>) -> PyResult<T>,
 ) -> PyResult<T> {
     let certificates: Vec<CertificateName> =
-        certifying.certificates.iter().map(|name| words::certificate(name)).collect::<PyResult<_>>()?;
-    let target = certifying.target_radius.map(words::target_radius).transpose()?;
+        certifying.certificates.iter().map(|name| parameters::certificate(name)).collect::<PyResult<_>>()?;
+    let target = certifying.target_radius.map(parameters::target_radius).transpose()?;
     if (target.is_some() || certifying.top_k > 1) && certificates != [CertificateName::HalfSpace] {
         return Err(refused(
             "target_radius and top_k speak of half-space alone, wanted no other certificate",
@@ -191,11 +192,11 @@ pub(crate) fn ordered<T>(
     }
     let stored = py.detach(|| GalleryDirectory::read(gallery)).map_err(|error| raised(&error))?;
     let (data_set, queries) = pictures.read(Role::Query)?;
-    let mut alpha = words::alpha(certifying.alpha)?;
+    let mut alpha = parameters::alpha(certifying.alpha)?;
     if certifying.simultaneous {
-        alpha = alpha.share(words::sample_count(queries.len() as u64)?);
+        alpha = alpha.share(parameters::sample_count(queries.len() as u64)?);
     }
-    let given = certifying.sigma.map(words::sigma).transpose()?;
+    let given = certifying.sigma.map(parameters::sigma).transpose()?;
     let Some(sigma) = given.or(stored.manifest.provenance.sigma) else {
         let gallery = gallery.display();
         return Err(refused(format!("gallery `{gallery}` does not say its noise level, wanted sigma")));
@@ -208,12 +209,12 @@ pub(crate) fn ordered<T>(
         gallery_name: &gallery.display().to_string(),
         sigma,
         alpha,
-        pilot: words::sample_count(certifying.pilot)?,
-        samples: words::sample_count(certifying.samples)?,
+        pilot: parameters::sample_count(certifying.pilot)?,
+        samples: parameters::sample_count(certifying.samples)?,
         certificates: &certificates,
         top_k: certifying.top_k,
         target,
-        seed: words::seed(&certifying.seed)?,
+        seed: parameters::seed(&certifying.seed)?,
         leave_one_out: match certifying.leave_one_out.as_str() {
             "auto" => LeaveOneOut::Auto,
             "always" => LeaveOneOut::Always,
@@ -222,7 +223,7 @@ pub(crate) fn ordered<T>(
                 return Err(refused(format!("leave_one_out is `{word}`, wanted auto, always or never")));
             }
         },
-        excess: words::excess(&certifying.excess)?,
+        excess: parameters::excess(&certifying.excess)?,
         broken: pictures.broken(),
         threads: encoder.threads,
         batch: encoder.batch,
@@ -259,8 +260,8 @@ pub(crate) fn certify_pictures<'py>(
     ordered(py, "certify_pictures", &pictures, (encoder, &gallery), &certifying, |ordered| {
         let request = &ordered.request;
         let journal = out.join("certify.journal");
-        let report = watched(py, progress.as_ref(), |watch| {
-            retrievalguard_encoder::pipeline::certify(request, &journal, watch)
+        let report = interruptible(py, progress.as_ref(), |observer| {
+            retrievalguard_encoder::pipeline::certify(request, &journal, observer)
         })?;
         let report = report.map_err(|error| misfit(&error, &gallery, encoder))?;
         let used = data_set_digest(&used(request.queries, &report));

@@ -11,8 +11,8 @@ use retrievalguard_worker::{Assignment, Notes, RunStore, Sharing, WorkerError, W
 
 use crate::encoder::{Encoder, positive};
 use crate::errors::{encoder_failed, raised, refused};
+use crate::interruptible::interruptible;
 use crate::pipeline::{Certified, Certifying, Pictures, failed, misfit, ordered};
-use crate::watch::watched;
 
 /// Writes a run where workers find it; returns its number of tasks.
 #[pyfunction]
@@ -31,10 +31,10 @@ pub(crate) fn share_pictures<'py>(
     let chunk = chunk.transpose()?;
     ordered(py, "share_pictures", &pictures, (encoder, &gallery), &certifying, |ordered| {
         let store = RunStore::open(&run).map_err(|error| raised(&error))?;
-        let tasks = watched(py, progress.as_ref(), |watch| {
+        let tasks = interruptible(py, progress.as_ref(), |observer| {
             let notes = Notes { places: ordered.places.clone(), jsonl: false, tsv: false };
             let sharing = Sharing { model: &encoder.model, gallery: &gallery, chunk, notes };
-            retrievalguard_worker::share(&store, &ordered.request, sharing, watch)
+            retrievalguard_worker::share(&store, &ordered.request, sharing, observer)
         })?;
         tasks.map_err(|error| match error {
             WorkerError::Pipeline(error) => misfit(&error, &gallery, encoder),
@@ -60,8 +60,8 @@ pub(crate) fn merge<'py>(
     progress: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Certified> {
     let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let merged = watched(py, progress.as_ref(), |watch| {
-        let merged = retrievalguard_worker::merge(&RunStore::open(run)?, threads, watch)?;
+    let merged = interruptible(py, progress.as_ref(), |observer| {
+        let merged = retrievalguard_worker::merge(&RunStore::open(run)?, threads, observer)?;
         merged.write(&out)?;
         Ok(merged)
     })?;
@@ -107,8 +107,8 @@ pub(crate) fn work<'py>(
     let assignment = share.map_or(Ok(Assignment::All), |(index, of)| Assignment::share(index, of));
     let assignment = assignment.map_err(|error| raised(&error))?;
     let (threads, options) = (positive("threads", threads, MOST_THREADS)?, working.options()?);
-    let worked = watched(py, progress.as_ref(), |watch| {
-        retrievalguard_worker::work(RunStore::open(run)?, &assignment, threads, &options, watch)
+    let worked = interruptible(py, progress.as_ref(), |observer| {
+        retrievalguard_worker::work(RunStore::open(run)?, &assignment, threads, &options, observer)
     })?;
     worked.map(drop).map_err(|error| raised_by_run(&error))
 }

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use retrievalguard::{Embedder, EmbedderFailure, NormBound, Picture, Seed, Smoother};
 
 use crate::errors::{raised, refused};
-use crate::words;
+use crate::parameters;
 
 /// A Python function that takes a batch of pictures and returns a row of numbers for each.
 struct Function {
@@ -77,9 +77,9 @@ pub(crate) fn smooth<'py>(
     smoothing: Smoothing,
 ) -> PyResult<Bound<'py, PyArray2<f32>>> {
     let Smoothing { shape, dimension, identity, start, end, batch, .. } = smoothing;
-    let (sigma, seed) = (words::sigma(smoothing.sigma)?, words::seed(&smoothing.seed)?);
-    let (stage, excess) = (words::stage(&smoothing.stage)?, words::excess(&smoothing.excess)?);
-    let norm_bound = words::norm_bound(smoothing.norm_bound)?;
+    let (sigma, seed) = (parameters::sigma(smoothing.sigma)?, parameters::seed(&smoothing.seed)?);
+    let (stage, excess) = (parameters::stage(&smoothing.stage)?, parameters::excess(&smoothing.excess)?);
+    let norm_bound = parameters::norm_bound(smoothing.norm_bound)?;
     let batch = batch.try_into().map_err(|_| refused("batch is 0, wanted at least 1"))?;
     let embedder = Function { call: Some(function), shape, dimension, norm_bound };
     let pixels = pixels.as_slice()?.to_vec();
@@ -101,6 +101,6 @@ pub(crate) fn check_picture(
     sigma: f64,
 ) -> PyResult<()> {
     let embedder = Function { call: None, shape, dimension: 1, norm_bound: NormBound::UNIT };
-    let smoother = Smoother::new(&embedder, words::sigma(sigma)?, Seed::new(0));
+    let smoother = Smoother::new(&embedder, parameters::sigma(sigma)?, Seed::new(0));
     smoother.check_picture(&Picture { identity, pixels: pixels.as_slice()? }).map_err(|error| raised(&error))
 }

@@ -10,7 +10,7 @@ use retrievalguard_encoder::run::{ArraysDescription, RUN_FORMAT, RunCommand, Tab
 use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, StoredTable, Unverified, WrongItem};
 
 use crate::errors::{raised, refused};
-use crate::words;
+use crate::parameters;
 
 /// What one certificate says of every query.
 #[derive(FromPyObject, IntoPyObject)]
@@ -47,7 +47,7 @@ impl Columns {
         };
         let column = |&name: &CertificateName| {
             let cells = || rows.iter().map(move |row| row.certificates[&name]);
-            let told = || cells().map(|cell| words::verdict(cell.verdict));
+            let told = || cells().map(|cell| parameters::verdict(cell.verdict));
             Column {
                 certificate: name.as_str().to_owned(),
                 verdicts: told().map(|(verdict, _)| verdict.to_owned()).collect(),
@@ -81,7 +81,7 @@ impl Columns {
         let names: Vec<CertificateName> = self
             .certificates
             .iter()
-            .map(|column| words::certificate(&column.certificate))
+            .map(|column| parameters::certificate(&column.certificate))
             .collect::<PyResult<_>>()?;
         let row = |place: usize| -> PyResult<ResultRow> {
             let mut certificates = BTreeMap::new();
@@ -100,7 +100,7 @@ impl Columns {
             })
         };
         let rows = (0..rows).map(row).collect::<PyResult<_>>()?;
-        ResultTable::new(words::sigma(self.sigma)?, names, rows).map_err(|error| raised(&error))
+        ResultTable::new(parameters::sigma(self.sigma)?, names, rows).map_err(|error| raised(&error))
     }
 }
 
@@ -136,16 +136,16 @@ pub(crate) fn describe_arrays(
     top_k: usize,
     target_radius: Option<f64>,
 ) -> PyResult<String> {
-    let names = certificates.iter().map(|name| words::certificate(name));
+    let names = certificates.iter().map(|name| parameters::certificate(name));
     let description = TableDescription::Arrays(ArraysDescription {
         format: RUN_FORMAT,
         command: RunCommand::CertifyArrays,
         tool: env!("CARGO_PKG_VERSION").to_owned(),
-        sigma: words::sigma(sigma)?,
-        alpha: words::alpha(alpha)?,
+        sigma: parameters::sigma(sigma)?,
+        alpha: parameters::alpha(alpha)?,
         certificates: names.collect::<PyResult<_>>()?,
         top_k,
-        target_radius: target_radius.map(words::target_radius).transpose()?,
+        target_radius: target_radius.map(parameters::target_radius).transpose()?,
     });
     Ok(description.to_value().to_string())
 }

@@ -20,7 +20,7 @@ ray = pytest.importorskip("ray")
 
 import retrievalguard.ray  # noqa: E402
 from retrievalguard._progress import Bar  # noqa: E402
-from retrievalguard.ray import _crew  # noqa: E402
+from retrievalguard.ray import _actor_pool  # noqa: E402
 
 TABLE = "certificates.parquet"
 # Tasks that last long enough to be killed in the middle.
@@ -167,7 +167,7 @@ def test_actors_are_placed_where_the_cards_are(cluster, run):
     assert len(seen) == 1 and run.unfinished() == []
 
 
-class Poisoned(_crew.RetrievalGuardWorker):
+class Poisoned(_actor_pool.RetrievalGuardWorker):
     """Dies of task 5."""
 
     def carry_out(self, number):
@@ -178,7 +178,7 @@ class Poisoned(_crew.RetrievalGuardWorker):
 
 def test_a_task_that_kills_its_actors_is_named(cluster, run, monkeypatch):
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr(_crew, "RetrievalGuardWorker", Poisoned)
+    monkeypatch.setattr(_actor_pool, "RetrievalGuardWorker", Poisoned)
     with pytest.raises(rg.RetrievalGuardError, match="task 5 of run .* lost its actor 3 times"):
         rg.ray.work(run, address=cluster[0], attempts=3, progress=False)
     assert 5 in run.unfinished()
@@ -193,9 +193,9 @@ def test_what_is_wrong_with_a_run_is_said_once_and_by_name(cluster, run, encoder
     # The other node has no card, so there is nobody left to wait for.
     with pytest.warns(UserWarning, match="does not take part"), pytest.raises(rg.InputError, match="computed by rten"):
         rg.ray.work(run, address=cluster[0], engine="onnxruntime", gpus=1, progress=False)
-    with _crew.connected(cluster[0]), _crew.Crew(run, 64, 0, {}, 5, True) as crew:
+    with _actor_pool.connected(cluster[0]), _actor_pool.ActorPool(run, 64, 0, {}, 5, True) as pool:
         with pytest.raises(rg.InputError, match="an actor wants 64 CPUs of a node and 0 GPUs"):
-            crew.finish([0], Bar(False, 1, "", ""))
+            pool.finish([0], Bar(False, 1, "", ""))
     picture = next((tmp_path / "run" / "pictures").iterdir())
     picture.write_bytes(b"another")
     with pytest.raises(rg.InputError, match="has sha256 .* its manifest says"):

@@ -2,10 +2,10 @@
 
 Every node of the cluster gets an actor that holds the run's encoder and gallery and does one task after the other. The
 cluster is the one that ``ray start`` made on each machine; without one, Ray is started on this machine alone. Nodes may
-come and go, and actors and nodes may be lost in the middle: what they had in hand is done again by others, and the table
+come and go, and actors and nodes may be lost in the middle: their tasks are done again by others, and the table
 has the bytes of a run on one machine.
 
-The run must lie where all nodes see it: in an object store, or in a directory that they share. Needs
+The run must be where all nodes can reach it: in an object store, or in a directory that they share. Needs
 ``pip install retrievalguard[ray]`` on every node.
 """
 
@@ -17,7 +17,7 @@ from .._arrays import PathLike, count
 from .._certificates import Certificates
 from .._progress import Bar, Progress
 from .._runs import Run
-from ._crew import Crew, connected
+from ._actor_pool import ActorPool, connected
 
 __all__ = ["certify", "work"]
 
@@ -68,8 +68,8 @@ def work(
     with Bar(progress, chosen.tasks, "working", "task") as bar:
         bar.to(chosen.tasks - len(todo))
         if todo:
-            with connected(address) as alone, Crew(chosen, wanted, float(gpus), working, tries, alone) as crew:
-                crew.finish(todo, bar)
+            with connected(address) as alone, ActorPool(chosen, wanted, float(gpus), working, tries, alone) as pool:
+                pool.finish(todo, bar)
 
 
 def certify(

@@ -16,9 +16,9 @@ from .._errors import InputError, RetrievalGuardError
 from .._progress import Bar
 from .._runs import Run, Worker
 
-# Seconds between two looks at the nodes of the cluster.
-_LOOK = 2.0
-# Seconds without a working actor after which the user hears why.
+# Seconds between two checks of the nodes of the cluster.
+_CHECK_INTERVAL = 2.0
+# Seconds without a working actor after which the user is warned.
 _PATIENCE = 30.0
 # Actors that a node may lose, one after the other, before it has finished a task with them.
 _LOSSES = 3
@@ -61,7 +61,7 @@ def connected(address: Optional[str]) -> Iterator[bool]:
 
 
 def _check(address: Optional[str]) -> None:
-    """Says at once that nobody is there; Ray itself tries for minutes."""
+    """Refuses at once an address where nothing listens; Ray itself tries for minutes."""
     host, _, port = (address or "").rpartition(":")
     if not host or "/" in host or not port.isdigit():
         return
@@ -72,7 +72,7 @@ def _check(address: Optional[str]) -> None:
 
 
 class RetrievalGuardWorker:
-    """What runs on a node; a run with its encoder and gallery at hand."""
+    """What runs on a node; holds a run with its encoder and gallery."""
 
     def open(self, address: str, working: dict[str, Any]) -> None:
         """Reads the run's manifest and opens its encoder and gallery."""
@@ -84,19 +84,19 @@ class RetrievalGuardWorker:
 
 
 @dataclass(eq=False)
-class _Member:
-    """An actor, where it is, and what it has in hand."""
+class _Actor:
+    """An actor, its node, and the tasks it was given."""
 
     handle: Any
     node: str
-    place: str
+    host: str
     threads: int
     open: bool = False
     tasks: dict[Any, int] = field(default_factory=dict)
 
 
-class Crew:
-    """All actors of a run."""
+class ActorPool:
+    """The actors of a run, one or more on each node."""
 
     def __init__(
         self,
@@ -110,20 +110,20 @@ class Crew:
         self._ray = _library()
         self._run, self._threads, self._gpus = run, threads, gpus
         self._working, self._attempts = working, attempts
-        # Whether the cluster has this machine alone, so that nothing better can come.
+        # Whether the cluster has this machine alone, so that no other node can join.
         self._fixed = fixed
-        self._members: list[_Member] = []
-        # What is waited for, and whose it is.
-        self._waited: dict[Any, _Member] = {}
-        # Nodes that cannot do this, with what they said.
-        self._useless: dict[str, BaseException] = {}
+        self._actors: list[_Actor] = []
+        # References that are waited for, and whose they are.
+        self._pending: dict[Any, _Actor] = {}
+        # Nodes that take no part, with their errors.
+        self._excluded: dict[str, BaseException] = {}
         self._losses: Counter[str] = Counter()
         self._failures: Counter[int] = Counter()
-        self._looked = 0.0
-        self._worked = time.monotonic()
+        self._checked = 0.0
+        self._last_open = time.monotonic()
         self._warned = False
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> ActorPool:
         return self
 
     def __exit__(
@@ -132,68 +132,68 @@ class Crew:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        for member in list(self._members):
-            self._dismiss(member)
+        for actor in list(self._actors):
+            self._stop(actor)
 
     def finish(self, todo: Sequence[int], bar: Bar) -> None:
-        """Has every task done."""
+        """Has every task carried out."""
         waiting = deque(todo)
-        while waiting or self._waited_tasks():
-            self._look(len(waiting))
+        while waiting or self._has_tasks():
+            self._check_nodes(len(waiting))
             self._feed(waiting)
-            references = list(self._waited)
+            references = list(self._pending)
             if not references:
-                time.sleep(_LOOK / 4)
+                time.sleep(_CHECK_INTERVAL / 4)
                 continue
-            ready, _ = self._ray.wait(references, num_returns=1, timeout=_LOOK)
+            ready, _ = self._ray.wait(references, num_returns=1, timeout=_CHECK_INTERVAL)
             for reference in ready:
-                self._hear(reference, waiting, bar)
+                self._collect(reference, waiting, bar)
 
-    def _waited_tasks(self) -> bool:
-        return any(member.tasks for member in self._members)
+    def _has_tasks(self) -> bool:
+        return any(actor.tasks for actor in self._actors)
 
     def _alive(self) -> dict[str, dict[str, Any]]:
         return {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
 
-    def _look(self, waiting: int) -> None:
-        """Places actors where there is room for them, and lets those go whose node is gone."""
+    def _check_nodes(self, waiting: int) -> None:
+        """Starts actors where there is room for them, and drops those whose node is gone."""
         now = time.monotonic()
-        if now - self._looked < _LOOK:
+        if now - self._checked < _CHECK_INTERVAL:
             return
-        self._looked = now
+        self._checked = now
         nodes = self._alive()
-        sizes = {name: self._size(node["Resources"]) for name, node in nodes.items()}
-        able = [name for name, (_, most) in sizes.items() if most > 0]
-        for member in [member for member in self._members if member.node not in nodes and not member.tasks]:
-            self._dismiss(member)
+        capacities = {name: self._capacity(node["Resources"]) for name, node in nodes.items()}
+        able = [name for name, (_, most) in capacities.items() if most > 0]
+        for actor in [actor for actor in self._actors if actor.node not in nodes and not actor.tasks]:
+            self._stop(actor)
         for name, node in nodes.items():
-            if name in self._useless:
+            if name in self._excluded:
                 continue
-            threads, most = sizes[name]
-            here = sum(member.node == name for member in self._members)
+            threads, most = capacities[name]
+            here = sum(actor.node == name for actor in self._actors)
             # No more actors than there are tasks for.
             for _ in range(min(most - here, waiting)):
-                self._place(name, node.get("NodeManagerHostname", name), threads)
+                self._start(name, node.get("NodeManagerHostname", name), threads)
                 waiting -= 1
-        if any(member.open for member in self._members):
-            self._worked = now
-        elif able and not self._members and all(name in self._useless for name in able):
-            raise next(reversed(self._useless.values()))
+        if any(actor.open for actor in self._actors):
+            self._last_open = now
+        elif able and not self._actors and all(name in self._excluded for name in able):
+            raise next(reversed(self._excluded.values()))
         elif self._fixed and not able:
-            raise InputError(f"an actor wants {self._wish()}, this machine has {os.cpu_count()} CPUs")
-        elif now - self._worked > _PATIENCE and not self._warned:
+            raise InputError(f"an actor wants {self._wanted()}, this machine has {os.cpu_count()} CPUs")
+        elif now - self._last_open > _PATIENCE and not self._warned:
             self._warned = True
             free = self._ray.available_resources()
             warnings.warn(
-                f"no actor has started for {_PATIENCE:.0f} s: an actor wants {self._wish()}, the cluster has"
+                f"no actor has started for {_PATIENCE:.0f} s: an actor wants {self._wanted()}, the cluster has"
                 f" {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs free; see `threads`",
                 stacklevel=5,
             )
 
-    def _wish(self) -> str:
+    def _wanted(self) -> str:
         return f"{self._threads or 'all'} CPUs of a node and {self._gpus:g} GPUs"
 
-    def _size(self, resources: dict[str, float]) -> tuple[int, int]:
+    def _capacity(self, resources: dict[str, float]) -> tuple[int, int]:
         """Threads of an actor, and how many actors there may be."""
         cpus = int(resources.get("CPU", 0))
         threads = cpus if self._threads is None else self._threads
@@ -202,7 +202,7 @@ class Crew:
             room = min(room, int(resources.get("GPU", 0) / self._gpus))
         return threads, room
 
-    def _place(self, node: str, place: str, threads: int) -> None:
+    def _start(self, node: str, host: str, threads: int) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         options = self._ray.remote(
@@ -212,56 +212,56 @@ class Crew:
             max_concurrency=threads,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )
-        member = _Member(options(RetrievalGuardWorker).remote(), node, place, threads)
-        self._members.append(member)
-        self._waited[member.handle.open.remote(self._run.address, self._working)] = member
+        actor = _Actor(options(RetrievalGuardWorker).remote(), node, host, threads)
+        self._actors.append(actor)
+        self._pending[actor.handle.open.remote(self._run.address, self._working)] = actor
 
     def _feed(self, waiting: deque[int]) -> None:
-        """Gives every actor a task for each thread, and one that is at hand when the first of them ends."""
-        for member in self._members:
-            while member.open and waiting and len(member.tasks) <= member.threads:
+        """Gives every actor a task for each thread, and one more to go on with."""
+        for actor in self._actors:
+            while actor.open and waiting and len(actor.tasks) <= actor.threads:
                 number = waiting.popleft()
-                reference = member.handle.carry_out.remote(number)
-                member.tasks[reference] = number
-                self._waited[reference] = member
+                reference = actor.handle.carry_out.remote(number)
+                actor.tasks[reference] = number
+                self._pending[reference] = actor
 
-    def _hear(self, reference: Any, waiting: deque[int], bar: Bar) -> None:
-        """Takes up what came of a task, or of opening an actor."""
+    def _collect(self, reference: Any, waiting: deque[int], bar: Bar) -> None:
+        """Collects the result of a task, or of opening an actor."""
         from ray.exceptions import RayError, RayTaskError
 
-        member = self._waited.pop(reference, None)
-        if member is None:
-            # Somebody else had told already that its actor is lost.
+        actor = self._pending.pop(reference, None)
+        if actor is None:
+            # Its actor is known to be lost already.
             return
-        number = member.tasks.get(reference)
+        number = actor.tasks.get(reference)
         try:
             self._ray.get(reference)
         except RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
             if number is None:
-                self._refuse(member, cause, waiting)
+                self._exclude(actor, cause, waiting)
             else:
-                del member.tasks[reference]
+                del actor.tasks[reference]
                 self._failed(number, cause, waiting)
         except RayError as error:
-            self._lost(member, error, waiting)
+            self._lost(actor, error, waiting)
         else:
-            self._losses[member.node] = 0
+            self._losses[actor.node] = 0
             if number is None:
-                member.open = True
+                actor.open = True
             else:
-                del member.tasks[reference]
+                del actor.tasks[reference]
                 bar.by(1)
 
-    def _refuse(self, member: _Member, error: BaseException, waiting: deque[int]) -> None:
+    def _exclude(self, actor: _Actor, error: BaseException, waiting: deque[int]) -> None:
         """A node that cannot open the run is left alone; the others go on."""
         if not isinstance(error, InputError):
             # A store that did not answer may answer the next time.
-            self._lost(member, error, waiting)
+            self._lost(actor, error, waiting)
             return
-        self._useless[member.node] = error
-        warnings.warn(f"node {member.place} does not take part: {error}", stacklevel=6)
-        self._dismiss(member)
+        self._excluded[actor.node] = error
+        warnings.warn(f"node {actor.host} does not take part: {error}", stacklevel=6)
+        self._stop(actor)
 
     def _failed(self, number: int, error: Exception, waiting: deque[int]) -> None:
         """What is wrong with the run itself is wrong everywhere; the rest may be better elsewhere."""
@@ -270,31 +270,31 @@ class Crew:
             raise error
         waiting.append(number)
 
-    def _lost(self, member: _Member, error: BaseException, waiting: deque[int]) -> None:
-        """An actor is gone: what it had in hand goes to others, and another takes its place."""
-        numbers = list(member.tasks.values())
-        self._dismiss(member)
+    def _lost(self, actor: _Actor, error: BaseException, waiting: deque[int]) -> None:
+        """An actor is gone: its tasks go to others, and another actor is started."""
+        numbers = list(actor.tasks.values())
+        self._stop(actor)
         waiting.extendleft(reversed(numbers))
-        if member.node in self._alive():
-            self._losses[member.node] += 1
-            if self._losses[member.node] >= _LOSSES:
-                self._useless[member.node] = RetrievalGuardError(
-                    f"node {member.place} failed {_LOSSES} times, one after the other: {error}"
+        if actor.node in self._alive():
+            self._losses[actor.node] += 1
+            if self._losses[actor.node] >= _LOSSES:
+                self._excluded[actor.node] = RetrievalGuardError(
+                    f"node {actor.host} failed {_LOSSES} times, one after the other: {error}"
                 )
-                warnings.warn(f"node {member.place} does not take part any more: {error}", stacklevel=6)
+                warnings.warn(f"node {actor.host} does not take part any more: {error}", stacklevel=6)
             # The oldest were being done, one by each thread; the rest had not begun and are not to blame.
-            for one in numbers[: member.threads]:
+            for one in numbers[: actor.threads]:
                 self._failures[one] += 1
                 if self._failures[one] >= self._attempts:
                     raise RetrievalGuardError(
                         f"task {one} of run `{self._run.address}` lost its actor {self._attempts} times: {error}"
                     ) from error
-        self._looked = 0.0
+        self._checked = 0.0
 
-    def _dismiss(self, member: _Member) -> None:
-        self._members.remove(member)
-        for reference in [reference for reference, owner in self._waited.items() if owner is member]:
-            del self._waited[reference]
-        member.tasks.clear()
+    def _stop(self, actor: _Actor) -> None:
+        self._actors.remove(actor)
+        for reference in [reference for reference, owner in self._pending.items() if owner is actor]:
+            del self._pending[reference]
+        actor.tasks.clear()
         with contextlib.suppress(Exception):
-            self._ray.kill(member.handle)
+            self._ray.kill(actor.handle)

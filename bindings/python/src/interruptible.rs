@@ -1,4 +1,4 @@
-//! Long work beside a Python thread that stays responsive: it shows progress and hears Ctrl-C.
+//! Long work in the background of a Python thread, which shows progress and reacts to Ctrl-C.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,19 +8,19 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use retrievalguard_encoder::pipeline::Observer;
 
-/// How often signals and progress are looked at.
+/// How often signals and progress are checked.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// How far the work is, and whether it is to stop.
 #[derive(Default)]
-pub(crate) struct Watch {
+pub(crate) struct Background {
     done: AtomicUsize,
     total: AtomicUsize,
     stop: AtomicBool,
     ended: AtomicBool,
 }
 
-impl Observer for Watch {
+impl Observer for Background {
     fn advanced(&self, done: usize, total: usize) {
         self.total.store(total, Ordering::Relaxed);
         self.done.store(done, Ordering::Relaxed);
@@ -32,9 +32,9 @@ impl Observer for Watch {
 }
 
 /// Wakes the waiting thread when the work ends, also by a panic.
-struct Bell<'a>(&'a Watch, Thread);
+struct WakeOnDrop<'a>(&'a Background, Thread);
 
-impl Drop for Bell<'_> {
+impl Drop for WakeOnDrop<'_> {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::Release);
         self.1.unpark();
@@ -43,31 +43,31 @@ impl Drop for Bell<'_> {
 
 /// Does `work` on another thread without the interpreter lock; `progress` is called with how much is done and the total.
 ///
-/// After Ctrl-C, or an exception of `progress`, the work is told to stop and waited for; then the exception is raised.
-pub(crate) fn watched<T: Send>(
+/// After Ctrl-C, or an exception of `progress`, the work is asked to stop and waited for; then the exception is raised.
+pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     progress: Option<&Bound<'_, PyAny>>,
-    work: impl FnOnce(&Watch) -> T + Send,
+    work: impl FnOnce(&Background) -> T + Send,
 ) -> PyResult<T> {
-    let watch = Watch::default();
+    let background = Background::default();
     let waiting = thread::current();
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
-            let _bell = Bell(&watch, waiting);
-            work(&watch)
+            let _wake = WakeOnDrop(&background, waiting);
+            work(&background)
         });
         let mut interrupted = None;
         loop {
             let ended = py.detach(|| {
-                if !watch.ended.load(Ordering::Acquire) {
+                if !background.ended.load(Ordering::Acquire) {
                     thread::park_timeout(INTERVAL);
                 }
-                watch.ended.load(Ordering::Acquire)
+                background.ended.load(Ordering::Acquire)
             });
             if interrupted.is_none() {
-                let heard = py.check_signals().and_then(|()| tell(progress, &watch));
+                let heard = py.check_signals().and_then(|()| report(progress, &background));
                 if let Err(error) = heard {
-                    watch.stop.store(true, Ordering::Relaxed);
+                    background.stop.store(true, Ordering::Relaxed);
                     interrupted = Some(error);
                 }
             }
@@ -80,10 +80,10 @@ pub(crate) fn watched<T: Send>(
     })
 }
 
-fn tell(progress: Option<&Bound<'_, PyAny>>, watch: &Watch) -> PyResult<()> {
-    let total = watch.total.load(Ordering::Relaxed);
+fn report(progress: Option<&Bound<'_, PyAny>>, background: &Background) -> PyResult<()> {
+    let total = background.total.load(Ordering::Relaxed);
     if let Some(progress) = progress.filter(|_| total > 0) {
-        progress.call1((watch.done.load(Ordering::Relaxed), total))?;
+        progress.call1((background.done.load(Ordering::Relaxed), total))?;
     }
     Ok(())
 }
