@@ -34,10 +34,12 @@ use self::fact::{Dim, Fact, Fault, MOST_AXES};
 use super::{Flow, GraphError, Model, Node, Source};
 
 mod content;
+mod enlarging;
 mod fact;
 mod layers;
 mod reshaping;
 mod rules;
+mod selection;
 #[cfg(test)]
 mod tests;
 

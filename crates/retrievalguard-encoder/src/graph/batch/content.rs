@@ -99,3 +99,35 @@ pub(super) fn length(dims: &[Dim]) -> Option<Dim> {
         None => dims.iter().all(|dim| !matches!(dim, Batch(_))).then_some(Open),
     }
 }
+
+/// The lengths of a shape that is known.
+pub(super) fn sides(dims: &[Dim]) -> Option<Vec<usize>> {
+    let side = |dim: &Dim| if let Known(side) = dim { usize::try_from(*side).ok() } else { None };
+    dims.iter().map(side).collect()
+}
+
+/// How far apart neighbours along each axis lie.
+pub(super) fn strides(sides: &[usize]) -> Vec<usize> {
+    let mut steps = vec![1_usize; sides.len()];
+    for axis in (0..sides.len().saturating_sub(1)).rev() {
+        steps[axis] = steps[axis + 1].saturating_mul(sides[axis + 1]);
+    }
+    steps
+}
+
+/// The numbers at chosen places along axes, given with how far apart neighbours lie, the last axis running fastest.
+pub(super) fn picked(content: &[Dim], along: &[(usize, Vec<usize>)]) -> Option<Vec<Dim>> {
+    let mut offsets = vec![0_usize];
+    for (step, places) in along {
+        if offsets.len().saturating_mul(places.len()) > content.len() {
+            return None;
+        }
+        offsets = offsets
+            .iter()
+            .flat_map(|offset| {
+                places.iter().map(move |place| offset.saturating_add(step.saturating_mul(*place)))
+            })
+            .collect();
+    }
+    offsets.into_iter().map(|offset| content.get(offset).copied()).collect()
+}
