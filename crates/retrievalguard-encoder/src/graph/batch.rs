@@ -33,7 +33,9 @@ use serde::{Deserialize, Serialize};
 use self::fact::{Dim, Fact, Fault, MOST_AXES};
 use super::{Flow, GraphError, Model, Node, Source};
 
+mod args;
 mod content;
+mod elementwise;
 mod enlarging;
 mod fact;
 mod layers;
@@ -219,7 +221,7 @@ impl<'g> Walk<'g, '_> {
         let operators = self.model.operators();
         let mistyped = Cell::new(false);
         let facts =
-            rules::Args { node, inputs, operators, fixed: self.fixed, mistyped }.apply().map_err(own)?;
+            args::Args { node, inputs, operators, fixed: self.fixed, mistyped }.apply().map_err(own)?;
         let deep = |fact: &Fact<'_>| fact.shape.as_ref().is_some_and(|shape| shape.len() > MOST_AXES);
         if facts.iter().any(deep) {
             return Err(own(Fault::Unknown("it makes too many axes".to_owned())));

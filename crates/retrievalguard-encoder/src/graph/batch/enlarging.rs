@@ -1,8 +1,9 @@
 //! Rules for operators that repeat numbers, join them or put others between and around them.
 
+use super::args::{Args, Outcome};
 use super::content;
+use super::elementwise::aligned;
 use super::fact::{BatchLayout, Dim, Fact, Kind, coupled, distinct, place, unknown};
-use super::rules::{Args, Outcome, aligned};
 use crate::graph::Values;
 
 impl<'g> Args<'g> {

@@ -1,7 +1,9 @@
 //! Rules for layers: convolutions, pools, normalisations and products of matrices.
 
+use super::args::{Args, Outcome};
+use super::elementwise::aligned;
 use super::fact::{BatchLayout, Dim, Fact, Fault, Kind, coupled, place, unknown};
-use super::rules::{Args, Outcome, aligned, unbatched};
+use super::rules::unbatched;
 
 /// Rows and columns, and on which of them the pictures lie.
 type Matrix = ([Dim; 2], Option<(usize, BatchLayout)>);

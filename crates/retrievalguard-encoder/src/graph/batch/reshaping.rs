@@ -1,8 +1,8 @@
 //! Rules for operators that give the same numbers another shape.
 
+use super::args::{Args, Outcome};
 use super::content::{self, picked, sides, strides};
 use super::fact::{BatchLayout, Dim, Fact, Fault, MOST_AXES, coupled, distinct, place, unknown};
-use super::rules::{Args, Outcome};
 
 impl<'g> Args<'g> {
     pub(super) fn transpose(&self) -> Outcome<'g> {

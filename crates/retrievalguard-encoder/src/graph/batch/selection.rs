@@ -1,8 +1,8 @@
 //! Rules for operators that pick some of the numbers.
 
+use super::args::{Args, Outcome};
 use super::content::{self, picked, sides, strides};
 use super::fact::{Dim, Fact, Fault, Kind, coupled, distinct, place, unknown};
-use super::rules::{Args, Outcome};
 
 impl<'g> Args<'g> {
     pub(super) fn split(&self) -> Outcome<'g> {
