@@ -13,121 +13,31 @@
 //! # Ok::<(), retrievalguard_train::recipe::RecipeError>(())
 //! ```
 
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::{fmt, fs, io};
+use std::fs;
+use std::path::Path;
 
 use retrievalguard::{Seed, Sigma};
-use retrievalguard_encoder::resize::Interpolation;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::augment::Augmentation;
 use crate::export::Preparation;
-use crate::loss::{Average, DistanceWeights, Pairing, TripletSampler};
-use crate::network::{Architecture, NetworkConfig, PictureSize, Statistics};
+use crate::loss::{DistanceWeights, TripletSampler};
+use crate::network::{NetworkConfig, PictureSize};
+
+mod check;
+mod error;
+mod parts;
+mod preset;
+
+pub use error::RecipeError;
+pub use parts::{
+    BatchPart, EvaluationPart, LossPart, NetworkPart, NoisePart, OptimiserPart, PicturesPart, SchedulePart,
+};
+pub use preset::Preset;
 
 /// Noise of the smoothed recall where neither training nor the recipe has any.
 const USUAL_SIGMA: f64 = 0.25;
-
-/// A recipe that comes with the crate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Preset {
-    /// The paper's: ResNet-50, 224 pixels, 100 epochs.
-    Paper,
-    /// For small machines: EfficientNet-Lite0, 112 pixels, 10 epochs.
-    #[default]
-    Small,
-}
-
-impl Preset {
-    /// Every preset.
-    pub const ALL: [Self; 2] = [Self::Paper, Self::Small];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Paper => "paper",
-            Self::Small => "small",
-        }
-    }
-
-    /// Its text.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Paper => include_str!("../presets/paper.toml"),
-            Self::Small => include_str!("../presets/small.toml"),
-        }
-    }
-}
-
-impl fmt::Display for Preset {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-impl FromStr for Preset {
-    type Err = RecipeError;
-
-    fn from_str(text: &str) -> Result<Self, RecipeError> {
-        let found = Self::ALL.into_iter().find(|preset| preset.name() == text);
-        found.ok_or_else(|| RecipeError::Preset { found: text.to_owned() })
-    }
-}
-
-/// Most bytes of pixels in one step; what the network makes of them takes a multiple of it.
-const MOST_BATCH_BYTES: u64 = 4 << 30;
-
-/// Why there is no recipe.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecipeError {
-    /// No preset has this name.
-    #[error("preset is `{found}`, wanted paper or small")]
-    Preset {
-        /// The name given.
-        found: String,
-    },
-    /// The file could not be read.
-    #[error("recipe `{path}` cannot be read")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The text is not TOML.
-    #[error("recipe `{origin}` is not TOML")]
-    Syntax {
-        /// The file, or what stands for it.
-        origin: String,
-        /// Where it goes wrong.
-        source: Box<toml::de::Error>,
-    },
-    /// A single value is not of the form `table.key=value`.
-    #[error("`{found}` does not change a recipe, wanted table.key=value, such as schedule.epochs=20")]
-    Assignment {
-        /// The words given.
-        found: String,
-    },
-    /// A key is unknown or a value has the wrong type.
-    #[error("the recipe does not fit together: {message}")]
-    Content {
-        /// What TOML's reader says: it names the key.
-        message: String,
-    },
-    /// A number is out of its range.
-    #[error("`{key}` is {found}, wanted {wanted}")]
-    Value {
-        /// The key, with its table.
-        key: &'static str,
-        /// What it is.
-        found: String,
-        /// What it may be.
-        wanted: &'static str,
-    },
-}
 
 /// Everything that decides how an encoder is trained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,133 +62,6 @@ pub struct Recipe {
     pub schedule: SchedulePart,
     /// What is measured on the way.
     pub evaluation: EvaluationPart,
-}
-
-/// What is trained.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NetworkPart {
-    /// The backbone.
-    pub architecture: Architecture,
-    /// Length `k` of an embedding.
-    pub dimension: usize,
-    /// 3 for colour, 1 for grey.
-    pub channels: usize,
-    /// Rows of the input.
-    pub height: usize,
-    /// Columns of the input.
-    pub width: usize,
-    /// Which statistics batch normalisation uses.
-    pub batch_norm: Statistics,
-    /// Channels of the small encoder's convolutions; other architectures have their own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub filters: Option<usize>,
-}
-
-/// How pictures become inputs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PicturesPart {
-    /// Shorter side before the centre is cut out for evaluation.
-    pub resize: usize,
-    /// Filter of every resize.
-    pub interpolation: Interpolation,
-    /// Smallest and largest share of a picture's area that a training crop takes.
-    pub crop_area: [f64; 2],
-    /// Smallest and largest ratio of a training crop's width to its height.
-    pub crop_ratio: [f64; 2],
-    /// Whether half of the training views are mirrored.
-    pub flip: bool,
-}
-
-/// What one step sees: `classes × pictures` views.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BatchPart {
-    /// Classes `P` in a batch.
-    pub classes: usize,
-    /// Pictures `K` of each.
-    pub pictures: usize,
-}
-
-/// Noise on the pictures.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NoisePart {
-    /// Standard deviation `σ`, in pixels scaled to `[0, 1]`; zero for none.
-    pub sigma: f64,
-}
-
-/// The margin loss.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LossPart {
-    /// Initial boundary `β` between the classes' distances.
-    pub beta: f64,
-    /// Learning rate of `β`.
-    pub beta_learning_rate: f64,
-    /// Margin `γ` on both sides of the boundary.
-    pub gamma: f64,
-    /// What the sum over triplets is divided by.
-    pub average: Average,
-    /// Which positives an anchor meets.
-    #[serde(default)]
-    pub pairing: Pairing,
-    /// Distances of negatives below this count as this.
-    #[serde(default = "lower_cutoff")]
-    pub lower_cutoff: f64,
-    /// Negatives this far away or farther are not sampled; 2, which none is beyond, for no such limit.
-    #[serde(default = "upper_cutoff")]
-    pub upper_cutoff: f64,
-}
-
-fn lower_cutoff() -> f64 {
-    DistanceWeights::default().lower_cutoff
-}
-
-fn upper_cutoff() -> f64 {
-    DistanceWeights::default().upper_cutoff.unwrap_or(2.0)
-}
-
-/// Adam.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OptimiserPart {
-    /// Learning rate of the backbone at the start.
-    pub learning_rate: f64,
-    /// Learning rate of the head, as a multiple of the backbone's.
-    pub head_factor: f64,
-    /// Pulls weights to zero, added to the gradient.
-    pub weight_decay: f64,
-}
-
-/// How long, and how the steps shrink.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SchedulePart {
-    /// Times the training set is seen.
-    pub epochs: u32,
-    /// Epochs (counted from zero) from which on the learning rate is smaller.
-    pub milestones: Vec<u32>,
-    /// Factor on the learning rate at each.
-    pub factor: f64,
-}
-
-/// What is measured on the way: Recall@1 on classes that are not trained on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EvaluationPart {
-    /// Epochs from one evaluation to the next; the last epoch is always evaluated. Zero for never.
-    pub every: u32,
-    /// Share of the classes kept out of training for it, unless other pictures are given.
-    pub held_out: f64,
-    /// At most so many pictures.
-    pub pictures: usize,
-    /// Noisy copies averaged per picture for the smoothed recall.
-    pub samples: u32,
-    /// Noise of the smoothed recall; that of training, or 0.25 if there is none, by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sigma: Option<f64>,
 }
 
 impl Recipe {
@@ -371,123 +154,6 @@ impl Recipe {
         recipe.check()?;
         Ok(recipe)
     }
-
-    fn check(&self) -> Result<(), RecipeError> {
-        let wanted = |right: bool, key, found: String, wanted| {
-            if right { Ok(()) } else { Err(RecipeError::Value { key, found, wanted }) }
-        };
-        let positive = |value: f64| value.is_finite() && value > 0.0;
-        let list = |values: &[f64; 2]| format!("{values:?}");
-        let range =
-            |values: &[f64; 2], most: f64| positive(values[0]) && values[0] <= values[1] && values[1] <= most;
-        let network = &self.network;
-        for (key, size) in [
-            ("network.height", network.height),
-            ("network.width", network.width),
-            ("pictures.resize", self.pictures.resize),
-        ] {
-            wanted((1..=4096).contains(&size), key, size.to_string(), "a number from 1 to 4096")?;
-        }
-        wanted(
-            (2..=4096).contains(&network.dimension),
-            "network.dimension",
-            network.dimension.to_string(),
-            "a number from 2 to 4096",
-        )?;
-        wanted(
-            self.evaluation.pictures >= 2,
-            "evaluation.pictures",
-            self.evaluation.pictures.to_string(),
-            "at least 2",
-        )?;
-        wanted(
-            matches!(network.channels, 1 | 3),
-            "network.channels",
-            network.channels.to_string(),
-            "1 for grey or 3 for colour",
-        )?;
-        wanted(
-            self.pictures.resize >= network.height.max(network.width),
-            "pictures.resize",
-            self.pictures.resize.to_string(),
-            "at least the network's height and width",
-        )?;
-        wanted(
-            range(&self.pictures.crop_area, 1.0),
-            "pictures.crop_area",
-            list(&self.pictures.crop_area),
-            "two rising shares up to 1",
-        )?;
-        wanted(
-            range(&self.pictures.crop_ratio, 100.0),
-            "pictures.crop_ratio",
-            list(&self.pictures.crop_ratio),
-            "two rising ratios above 0",
-        )?;
-        wanted(
-            (2..=10_000).contains(&self.batch.classes),
-            "batch.classes",
-            self.batch.classes.to_string(),
-            "at least 2, for there to be negatives",
-        )?;
-        wanted(
-            (2..=10_000).contains(&self.batch.pictures),
-            "batch.pictures",
-            self.batch.pictures.to_string(),
-            "at least 2, for there to be positives",
-        )?;
-        let [classes, pictures] = [self.batch.classes, self.batch.pictures];
-        let values = [classes, pictures, network.channels, network.height, network.width];
-        let bytes = values.iter().fold(4_u64, |bytes, &count| bytes.saturating_mul(count as u64));
-        wanted(
-            bytes <= MOST_BATCH_BYTES,
-            "batch.classes and batch.pictures",
-            format!("{classes} and {pictures}, {bytes} bytes of pixels in a step"),
-            "at most 4294967296 bytes",
-        )?;
-        if let Some(noise) = &self.noise {
-            let right = noise.sigma == 0.0 || Sigma::new(noise.sigma).is_ok();
-            wanted(right, "noise.sigma", noise.sigma.to_string(), "0, or a number from 0.0001 to 2")?;
-        }
-        for (key, value) in [
-            ("loss.beta_learning_rate", self.loss.beta_learning_rate),
-            ("loss.gamma", self.loss.gamma),
-            ("optimiser.learning_rate", self.optimiser.learning_rate),
-            ("optimiser.head_factor", self.optimiser.head_factor),
-            ("schedule.factor", self.schedule.factor),
-            ("loss.beta", self.loss.beta),
-        ] {
-            wanted(positive(value), key, value.to_string(), "a finite number above 0")?;
-        }
-        let LossPart { lower_cutoff, upper_cutoff, .. } = self.loss;
-        wanted(
-            positive(lower_cutoff) && lower_cutoff < upper_cutoff && upper_cutoff <= 2.0,
-            "loss.lower_cutoff and loss.upper_cutoff",
-            format!("{lower_cutoff} and {upper_cutoff}"),
-            "two rising distances up to 2",
-        )?;
-        let decay = self.optimiser.weight_decay;
-        let decay_fits = decay.is_finite() && decay >= 0.0;
-        wanted(decay_fits, "optimiser.weight_decay", decay.to_string(), "a finite number from 0 up")?;
-        wanted(self.schedule.epochs > 0, "schedule.epochs", self.schedule.epochs.to_string(), "at least 1")?;
-        let held_out = self.evaluation.held_out;
-        wanted(
-            (0.0..1.0).contains(&held_out),
-            "evaluation.held_out",
-            held_out.to_string(),
-            "a share from 0 up to but not including 1",
-        )?;
-        if let Some(sigma) = self.evaluation.sigma {
-            let right = Sigma::new(sigma).is_ok();
-            wanted(right, "evaluation.sigma", sigma.to_string(), "a number from 0.0001 to 2")?;
-        }
-        wanted(
-            self.evaluation.samples > 0,
-            "evaluation.samples",
-            self.evaluation.samples.to_string(),
-            "at least 1",
-        )
-    }
 }
 
 fn parse(origin: &str, text: &str) -> Result<Table, RecipeError> {
@@ -525,6 +191,7 @@ fn merge(table: &mut Table, changes: Table) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::{Architecture, Statistics};
 
     #[test]
     fn every_preset_is_complete_and_survives_being_written() {

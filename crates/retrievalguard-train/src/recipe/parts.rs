@@ -1,0 +1,134 @@
+//! The tables of a recipe.
+
+use retrievalguard_encoder::resize::Interpolation;
+use serde::{Deserialize, Serialize};
+
+use crate::loss::{Average, DistanceWeights, Pairing};
+use crate::network::{Architecture, Statistics};
+
+/// What is trained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkPart {
+    /// The backbone.
+    pub architecture: Architecture,
+    /// Length `k` of an embedding.
+    pub dimension: usize,
+    /// 3 for colour, 1 for grey.
+    pub channels: usize,
+    /// Rows of the input.
+    pub height: usize,
+    /// Columns of the input.
+    pub width: usize,
+    /// Which statistics batch normalisation uses.
+    pub batch_norm: Statistics,
+    /// Channels of the small encoder's convolutions; other architectures have their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filters: Option<usize>,
+}
+
+/// How pictures become inputs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PicturesPart {
+    /// Shorter side before the centre is cut out for evaluation.
+    pub resize: usize,
+    /// Filter of every resize.
+    pub interpolation: Interpolation,
+    /// Smallest and largest share of a picture's area that a training crop takes.
+    pub crop_area: [f64; 2],
+    /// Smallest and largest ratio of a training crop's width to its height.
+    pub crop_ratio: [f64; 2],
+    /// Whether half of the training views are mirrored.
+    pub flip: bool,
+}
+
+/// What one step sees: `classes × pictures` views.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchPart {
+    /// Classes `P` in a batch.
+    pub classes: usize,
+    /// Pictures `K` of each.
+    pub pictures: usize,
+}
+
+/// Noise on the pictures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoisePart {
+    /// Standard deviation `σ`, in pixels scaled to `[0, 1]`; zero for none.
+    pub sigma: f64,
+}
+
+/// The margin loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossPart {
+    /// Initial boundary `β` between the classes' distances.
+    pub beta: f64,
+    /// Learning rate of `β`.
+    pub beta_learning_rate: f64,
+    /// Margin `γ` on both sides of the boundary.
+    pub gamma: f64,
+    /// What the sum over triplets is divided by.
+    pub average: Average,
+    /// Which positives an anchor meets.
+    #[serde(default)]
+    pub pairing: Pairing,
+    /// Distances of negatives below this count as this.
+    #[serde(default = "lower_cutoff")]
+    pub lower_cutoff: f64,
+    /// Negatives this far away or farther are not sampled; 2, which none is beyond, for no such limit.
+    #[serde(default = "upper_cutoff")]
+    pub upper_cutoff: f64,
+}
+
+fn lower_cutoff() -> f64 {
+    DistanceWeights::default().lower_cutoff
+}
+
+fn upper_cutoff() -> f64 {
+    DistanceWeights::default().upper_cutoff.unwrap_or(2.0)
+}
+
+/// Adam.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptimiserPart {
+    /// Learning rate of the backbone at the start.
+    pub learning_rate: f64,
+    /// Learning rate of the head, as a multiple of the backbone's.
+    pub head_factor: f64,
+    /// Pulls weights to zero, added to the gradient.
+    pub weight_decay: f64,
+}
+
+/// How long, and how the steps shrink.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SchedulePart {
+    /// Times the training set is seen.
+    pub epochs: u32,
+    /// Epochs (counted from zero) from which on the learning rate is smaller.
+    pub milestones: Vec<u32>,
+    /// Factor on the learning rate at each.
+    pub factor: f64,
+}
+
+/// What is measured on the way: Recall@1 on classes that are not trained on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvaluationPart {
+    /// Epochs from one evaluation to the next; the last epoch is always evaluated. Zero for never.
+    pub every: u32,
+    /// Share of the classes kept out of training for it, unless other pictures are given.
+    pub held_out: f64,
+    /// At most so many pictures.
+    pub pictures: usize,
+    /// Noisy copies averaged per picture for the smoothed recall.
+    pub samples: u32,
+    /// Noise of the smoothed recall; that of training, or 0.25 if there is none, by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sigma: Option<f64>,
+}

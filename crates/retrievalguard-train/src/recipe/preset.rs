@@ -1,0 +1,52 @@
+//! Recipes that come with the crate.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::RecipeError;
+
+/// A recipe that comes with the crate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preset {
+    /// The paper's: ResNet-50, 224 pixels, 100 epochs.
+    Paper,
+    /// For small machines: EfficientNet-Lite0, 112 pixels, 10 epochs.
+    #[default]
+    Small,
+}
+
+impl Preset {
+    /// Every preset.
+    pub const ALL: [Self; 2] = [Self::Paper, Self::Small];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Paper => "paper",
+            Self::Small => "small",
+        }
+    }
+
+    /// Its text.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Paper => include_str!("../../presets/paper.toml"),
+            Self::Small => include_str!("../../presets/small.toml"),
+        }
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Preset {
+    type Err = RecipeError;
+
+    fn from_str(text: &str) -> Result<Self, RecipeError> {
+        let found = Self::ALL.into_iter().find(|preset| preset.name() == text);
+        found.ok_or_else(|| RecipeError::Preset { found: text.to_owned() })
+    }
+}
