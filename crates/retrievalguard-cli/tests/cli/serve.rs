@@ -1,7 +1,7 @@
 //! `retrievalguard serve` as its clients meet it.
 
 use std::collections::{BTreeMap, HashSet};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::sync::Mutex;
@@ -423,7 +423,7 @@ fn an_end_is_heard_while_all_connections_are_taken() {
     );
     let job = service.post("/v1/jobs?samples=10000000", &query_picture(&sandbox)).expect(202);
     let address = service.url.strip_prefix("http://").unwrap().to_owned();
-    let watchers: Vec<TcpStream> = (0..4)
+    let mut watchers: Vec<TcpStream> = (0..4)
         .map(|_| {
             let mut stream = TcpStream::connect(&address).unwrap();
             let id = job["id"].as_str().unwrap();
@@ -432,7 +432,10 @@ fn an_end_is_heard_while_all_connections_are_taken() {
             stream
         })
         .collect();
-    std::thread::sleep(Duration::from_millis(500));
+    // The client that posted the job keeps one connection, and two watchers have the others once they hear of the job.
+    for watcher in &mut watchers[..2] {
+        watcher.read_exact(&mut [0; 12]).unwrap();
+    }
     let started = Instant::now();
     assert_eq!(service.terminate(), Some(0));
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());

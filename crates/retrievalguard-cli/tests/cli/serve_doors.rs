@@ -158,7 +158,7 @@ fn one_address_cannot_hold_every_connection() {
             stream
         })
         .collect();
-    std::thread::sleep(Duration::from_millis(300));
+    // Connections are accepted in the order in which they came: these six are inside before the next is looked at.
     let mut refused = String::new();
     connect_from([127, 0, 0, 1], &address).read_to_string(&mut refused).unwrap();
     let (status, body) = told(&refused);

@@ -232,21 +232,30 @@ fn a_cancelled_query_leaves_the_queue_at_once() {
 #[test]
 fn nobody_fails_for_the_picture_of_another() {
     for (level, word) in [(150.0, "too bright"), (250.0, "panicked")] {
-        let toy = Arc::new(Toy::new());
+        let (toy, open) = Toy::gated();
+        let toy = Arc::new(toy);
         let scheduler = scheduler(&toy, 1, 64);
         thread::scope(|scope| {
-            let queue = scheduler.shared.queue();
+            // The first call holds the only thread up until both wait, so that they meet in one batch.
+            let first = scheduler.ticket();
+            let account = Arc::clone(&first.account);
+            scope.spawn(move || first.plain(given(0.0, 1)).unwrap());
+            while account.served.load(Ordering::Relaxed) < 1 {
+                thread::yield_now();
+            }
             let bad = scheduler.ticket();
             let bad = scope.spawn(move || bad.samples(&picture("bad", level), noise(), Stage::Pilot, 0..20));
             let good = scheduler.ticket();
             let good = scope.spawn(move || good.samples(&picture("good", 0.5), noise(), Stage::Pilot, 0..20));
-            // Both wait for the lock, so that they meet in one batch.
-            thread::sleep(Duration::from_millis(50));
-            drop(queue);
+            while scheduler.backlog() < 40 {
+                thread::yield_now();
+            }
+            drop(open);
             let error = bad.join().unwrap().unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
             assert_eq!(good.join().unwrap().unwrap().count(), 20);
         });
+        assert_eq!(scheduler.work().shared_batches, 1);
         assert!(scheduler.ticket().plain(given(1.0, 3)).is_ok(), "the thread lives on");
     }
 }
