@@ -7,6 +7,7 @@ mod items;
 mod jobs;
 mod layers;
 mod perturbations;
+mod pictures;
 mod query;
 mod stream;
 mod system;
@@ -21,14 +22,14 @@ use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::app::App;
 use crate::problem::Problem;
-use crate::service::Service;
 
 /// Name of the way in which tokens are presented.
 const BEARER: &str = "bearer";
 
 /// All addresses, with what stands in front of them.
-pub(crate) fn router(service: &Arc<Service>) -> Router {
+pub(crate) fn router(app: &App) -> Router {
     let (router, document) = documented().split_for_parts();
     let document = with_faults(document);
     let document: Arc<str> = document.to_json().unwrap_or_default().into();
@@ -36,11 +37,11 @@ pub(crate) fn router(service: &Arc<Service>) -> Router {
         .merge(system::undocumented(document))
         .fallback(async || Problem::not_found("there is nothing at this address"))
         .method_not_allowed_fallback(system::method_not_allowed)
-        .with_state(Arc::clone(service));
+        .with_state(app.clone());
     router
-        .layer(DefaultBodyLimit::max(service.settings.limits.body_bytes))
-        .layer(from_fn_with_state(Arc::clone(service), layers::guard))
-        .layer(from_fn_with_state(Arc::clone(service), layers::name_and_log))
+        .layer(DefaultBodyLimit::max(app.service.settings.limits.body_bytes))
+        .layer(from_fn_with_state(app.clone(), layers::guard))
+        .layer(from_fn_with_state(app.clone(), layers::name_and_log))
 }
 
 /// The OpenAPI document, generated from the handlers.
@@ -81,7 +82,7 @@ fn with_faults(mut document: OpenApi) -> OpenApi {
     document
 }
 
-fn documented() -> OpenApiRouter<Arc<Service>> {
+fn documented() -> OpenApiRouter<App> {
     let info = InfoBuilder::new()
         .title("RetrievalGuard")
         .version(env!("CARGO_PKG_VERSION"))
@@ -98,14 +99,14 @@ fn documented() -> OpenApiRouter<Arc<Service>> {
         .routes(routes!(query::query))
         .routes(routes!(items::list, items::add))
         .routes(routes!(items::show, items::remove))
-        .routes(routes!(items::picture))
+        .routes(routes!(pictures::picture))
         .routes(routes!(items::labels))
         .routes(routes!(jobs::list, jobs::accept))
         .routes(routes!(jobs::show, jobs::end))
         .routes(routes!(jobs::events))
         .routes(routes!(perturbations::make))
-        .routes(routes!(perturbations::look))
-        .routes(routes!(perturbations::picture))
+        .routes(routes!(perturbations::look::look))
+        .routes(routes!(perturbations::look::picture))
         .routes(routes!(system::alive))
         .routes(routes!(system::ready))
         .routes(routes!(system::metrics))

@@ -9,6 +9,7 @@ mod access;
 mod admission;
 mod answer;
 mod api;
+mod app;
 mod connections;
 mod form;
 mod gallery_writer;
@@ -33,7 +34,7 @@ use retrievalguard_encoder::pipeline::PipelineError;
 
 pub use access::{Role, TokenError, Tokens};
 pub use api::document;
-pub use service::SharedGradients;
+pub use search::SharedGradients;
 pub use serving::{Serving, Stop};
 pub use settings::{LimitError, Limits, Settings};
 

@@ -22,9 +22,11 @@ use tokio::time::Sleep;
 use tower_service::Service as _;
 
 use crate::access::is_host_name;
+use crate::app::App;
 use crate::connections::{Connections, CountedBody, RunningRequests, refuse};
 use crate::problem::Problem;
-use crate::service::{Service, SharedGradients};
+use crate::search::SharedGradients;
+use crate::service::Service;
 use crate::{OpenError, Settings, api};
 
 /// Longest that a client may take to send the head of a request, and that a connection may lie idle.
@@ -62,7 +64,7 @@ impl Stop {
 
 /// A service that listens.
 pub struct Serving {
-    service: Arc<Service>,
+    app: App,
     listener: std::net::TcpListener,
     stop: Stop,
 }
@@ -85,8 +87,8 @@ impl Serving {
         let failed = |source| OpenError::Listen { address: address.to_string(), source };
         let listener = std::net::TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let service = Service::open(settings, embedder, gradients)?;
-        Ok(Self { service, listener, stop: Stop(watch::Sender::new(false)) })
+        let app = App::open(settings, embedder, gradients)?;
+        Ok(Self { app, listener, stop: Stop(watch::Sender::new(false)) })
     }
 
     /// Where it listens.
@@ -108,28 +110,28 @@ impl Serving {
             .thread_name("connections")
             .enable_all()
             .build()?;
-        let service = Arc::clone(&self.service);
+        let app = self.app.clone();
         let result = runtime.block_on(self.serve());
         // Threads that nobody waits for any more end with the scheduler.
-        service.close();
+        app.close();
         runtime.shutdown_timeout(LAST_WORDS);
         result
     }
 
     async fn serve(self) -> io::Result<()> {
-        let Self { service, listener, stop } = self;
+        let Self { app, listener, stop } = self;
         let listener = TcpListener::from_std(listener)?;
-        let limits = &service.settings.limits;
+        let limits = &app.service.settings.limits;
         let most = u32::try_from(limits.connections).unwrap_or(u32::MAX);
         let connections = Arc::new(Connections::new(most, limits.connections_per_client));
         let (running, end) = (RunningRequests::default(), watch::Sender::new(false));
         let lasting = async {
             stop.heard().await;
-            wind_up(&service, &running).await;
+            wind_up(&app, &running).await;
         };
         // Connections are accepted to the end: a client is told that the service ends, not left waiting.
         tokio::select! {
-            never = accept(&listener, &service, &connections, &running, (&stop, &end)) => match never {},
+            never = accept(&listener, &app, &connections, &running, (&stop, &end)) => match never {},
             () = lasting => {}
         }
         drop(listener);
@@ -142,15 +144,15 @@ impl Serving {
 }
 
 /// Refuses what is new and waits for what is being answered; what takes too long is given up and told so.
-async fn wind_up(service: &Arc<Service>, running: &RunningRequests) {
+async fn wind_up(app: &App, running: &RunningRequests) {
     tracing::info!("stopping: no new requests");
-    service.begin_closing();
-    if tokio::time::timeout(service.settings.grace, running.none()).await.is_ok() {
+    app.begin_closing();
+    if tokio::time::timeout(app.service.settings.grace, running.none()).await.is_ok() {
         return;
     }
     tracing::warn!("some requests did not end in time and are given up");
-    let own = Arc::clone(service);
-    let given_up = tokio::task::spawn_blocking(move || own.scheduler.close());
+    let service = Arc::clone(&app.service);
+    let given_up = tokio::task::spawn_blocking(move || service.scheduler.close());
     if tokio::time::timeout(LAST_WORDS, running.none()).await.is_err() {
         tracing::warn!("some clients did not take the end of their answers");
     }
@@ -161,12 +163,12 @@ async fn wind_up(service: &Arc<Service>, running: &RunningRequests) {
 /// Accepts connections for as long as it is polled.
 async fn accept(
     listener: &TcpListener,
-    service: &Arc<Service>,
+    app: &App,
     connections: &Arc<Connections>,
     running: &RunningRequests,
     (stop, end): (&Stop, &watch::Sender<bool>),
 ) -> Infallible {
-    let router = api::router(service);
+    let (router, service) = (api::router(app), &app.service);
     loop {
         // While the service ends nobody waits for a permit: whoever finds none is refused with the reason.
         let permit = tokio::select! {

@@ -520,7 +520,7 @@ fn what_strangers_invent_is_not_remembered() {
         let head = format!("{method} /healthz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
         let mut answer = String::new();
-        std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+        stream.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 405") && answer.len() < 1_000, "{answer}");
     }
     let metrics = service.get("/metrics").body;

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use super::layers::Context;
 use crate::access::Role;
 use crate::problem::ErrorBody;
+use crate::search::Searches;
 use crate::service::Service;
 
 /// Encoder, gallery, guarantee and limits
@@ -104,6 +105,7 @@ struct AboutHashes {
 )]
 pub(crate) async fn about(
     State(service): State<Arc<Service>>,
+    State(searches): State<Arc<Searches>>,
     Extension(context): Extension<Context>,
 ) -> Json<About> {
     let snapshot = service.gallery.current();
@@ -142,12 +144,12 @@ pub(crate) async fn about(
             job_pictures: limits.job_pictures,
             top_k: limits.top_k,
             seconds: limits.seconds,
-            search_seconds: service.search_time().as_secs_f64(),
+            search_seconds: searches.longest().as_secs_f64(),
             queue: limits.queue,
         },
         input: AboutInput { channels, height, width },
         plain: service.gallery.plain_state(),
-        search: service.search_mode().name(),
+        search: searches.mode().name(),
         largest_radius: service.largest_radius(&snapshot),
         hashes: AboutHashes {
             model: service.guarantees.model.clone(),

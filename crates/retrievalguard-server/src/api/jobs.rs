@@ -15,7 +15,7 @@ use super::query::{KNOWN, QueryOptions, QueryParameters};
 use super::stream::events_of;
 use crate::access::Role;
 use crate::form::{Form, QueryForm, drain};
-use crate::jobs::{JobReport, JobRequest, JobState, JobSummary, now};
+use crate::jobs::{JobReport, JobRequest, JobState, JobSummary, Jobs, now};
 use crate::problem::{ErrorBody, Problem};
 use crate::secret_seed;
 use crate::service::Service;
@@ -66,10 +66,11 @@ pub(crate) struct JobList {
 )]
 pub(crate) async fn accept(
     State(service): State<Arc<Service>>,
+    State(jobs): State<Arc<Jobs>>,
     Extension(context): Extension<Context>,
     request: Request,
 ) -> Result<Response, Problem> {
-    if let Err(problem) = service.jobs.check_available() {
+    if let Err(problem) = jobs.check_available() {
         drain(request).await;
         return Err(problem);
     }
@@ -93,7 +94,7 @@ pub(crate) async fn accept(
         for (index, picture) in form.pictures.iter().enumerate() {
             service.prepare(&format!("picture {}", index + 1), picture)?;
         }
-        let job = service.jobs.accept(request, &form.pictures)?;
+        let job = jobs.accept(request, &form.pictures)?;
         drop(slot);
         Ok::<_, Problem>(job)
     });
@@ -118,8 +119,8 @@ pub(crate) async fn accept(
     security((), ("bearer" = [])),
     tag = "jobs"
 )]
-pub(crate) async fn list(State(service): State<Arc<Service>>) -> Json<JobList> {
-    Json(JobList { jobs: service.jobs.list() })
+pub(crate) async fn list(State(jobs): State<Arc<Jobs>>) -> Json<JobList> {
+    Json(JobList { jobs: jobs.list() })
 }
 
 /// Show a job
@@ -137,14 +138,11 @@ pub(crate) async fn list(State(service): State<Arc<Service>>) -> Json<JobList> {
     security((), ("bearer" = [])),
     tag = "jobs"
 )]
-pub(crate) async fn show(
-    State(service): State<Arc<Service>>,
-    path: PathName,
-) -> Result<Json<JobReport>, Problem> {
+pub(crate) async fn show(State(jobs): State<Arc<Jobs>>, path: PathName) -> Result<Json<JobReport>, Problem> {
     let id = path_name(path)?;
-    match service.jobs.damaged(&id) {
+    match jobs.damaged(&id) {
         Some(report) => Ok(Json(report)),
-        None => Ok(Json(service.jobs.find(&id)?.report())),
+        None => Ok(Json(jobs.find(&id)?.report())),
     }
 }
 
@@ -166,15 +164,13 @@ pub(crate) async fn show(
     tag = "jobs"
 )]
 pub(crate) async fn end(
-    State(service): State<Arc<Service>>,
+    State(jobs): State<Arc<Jobs>>,
     Extension(context): Extension<Context>,
     path: PathName,
 ) -> Result<Response, Problem> {
     let id = path_name(path)?;
     let may_end = move |job: &JobRequest| job.client == context.client || context.role == Some(Role::Write);
-    tokio::task::spawn_blocking(move || service.jobs.end(&id, may_end))
-        .await
-        .map_err(Problem::internal)??;
+    tokio::task::spawn_blocking(move || jobs.end(&id, may_end)).await.map_err(Problem::internal)??;
     Ok(empty(StatusCode::NO_CONTENT))
 }
 
@@ -198,14 +194,15 @@ pub(crate) async fn end(
 )]
 pub(crate) async fn events(
     State(service): State<Arc<Service>>,
+    State(jobs): State<Arc<Jobs>>,
     Extension(context): Extension<Context>,
     path: PathName,
 ) -> Result<Response, Problem> {
     let id = path_name(path)?;
-    if let Some(report) = service.jobs.damaged(&id) {
+    if let Some(report) = jobs.damaged(&id) {
         return Ok(events_of(async move |events| events.send("done", &report)));
     }
-    let job = service.jobs.find(&id)?;
+    let job = jobs.find(&id)?;
     Ok(events_of(async move |events| {
         let mut watch = job.watch();
         loop {

@@ -11,6 +11,8 @@ use hyper::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::app::App;
+use crate::jobs::Jobs;
 use crate::page;
 use crate::problem::{ErrorBody, Problem};
 use crate::service::Service;
@@ -62,14 +64,17 @@ pub(crate) async fn ready(State(service): State<Arc<Service>>) -> Result<Json<St
     security((), ("bearer" = [])),
     tag = "service"
 )]
-pub(crate) async fn metrics(State(service): State<Arc<Service>>) -> Result<Response, Problem> {
-    let text = service.metrics.text(&service.readings()).map_err(Problem::internal)?;
+pub(crate) async fn metrics(
+    State(service): State<Arc<Service>>,
+    State(jobs): State<Arc<Jobs>>,
+) -> Result<Response, Problem> {
+    let text = service.metrics.text(&service.readings(jobs.unfinished())).map_err(Problem::internal)?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response())
 }
 
 /// The page and the OpenAPI document, which do not stand in it.
-pub(super) fn undocumented(document: Arc<str>) -> Router<Arc<Service>> {
+pub(super) fn undocumented(document: Arc<str>) -> Router<App> {
     let text = move || async move {
         ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], document.to_string())
     };

@@ -1,0 +1,209 @@
+//! Both retrievers along a perturbation, and the perturbed picture.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::State;
+use axum::http::Uri;
+use axum::response::Response;
+use axum::{Extension, Json};
+use retrievalguard::SampleCount;
+use retrievalguard::gallery::Neighbour;
+use retrievalguard_report::picture::Thumbnail;
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::size;
+use crate::answer::{Item, VerdictWord};
+use crate::api::layers::{Context, PathName, path_name};
+use crate::api::pictures::shown;
+use crate::api::stream::run;
+use crate::form::Fields;
+use crate::problem::{ErrorBody, Problem};
+use crate::query_execution::{QueryRequest, milliseconds};
+use crate::scheduler::Ticket;
+use crate::search::Searches;
+use crate::secret_seed;
+use crate::service::Service;
+
+/// Samples behind the smoothed retriever's answer, unless asked otherwise.
+const SAMPLES: u64 = 300;
+
+/// Where to look
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it stands for the parameters in the OpenAPI document")]
+pub(crate) struct LookParameters {
+    /// l2 norm of the perturbation
+    #[param(minimum = 0.0, maximum = 1000.0)]
+    size: f64,
+    /// Samples behind the smoothed retriever's answer
+    #[param(minimum = 1)]
+    samples: Option<u32>,
+}
+
+/// What the encoder without noise retrieves
+#[derive(Serialize, ToSchema)]
+pub(crate) struct PlainLook {
+    label: String,
+    nearest: Item,
+    /// Whether it is another label than at size zero
+    changed: bool,
+}
+
+/// What the smoothed retriever retrieves
+#[derive(Serialize, ToSchema)]
+pub(crate) struct SmoothedLook {
+    label: String,
+    nearest: Item,
+    /// Whether it is another label than at size zero
+    changed: bool,
+    /// Whether the label is proved, by a certificate of the perturbed picture itself
+    verdict: VerdictWord,
+    radius: Option<f64>,
+    samples: u32,
+}
+
+/// Both retrievers at one size
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Look {
+    /// The size that was asked for
+    size: f64,
+    /// l2 norm of the change as the encoder gets it, after rounding
+    norm: f64,
+    /// The answer at size zero
+    label: String,
+    /// Version of the gallery that was searched
+    gallery: String,
+    plain: PlainLook,
+    smoothed: SmoothedLook,
+    milliseconds: f64,
+}
+
+/// Look at both retrievers
+#[utoipa::path(
+    get,
+    path = "/v1/perturbations/{id}",
+    params(("id" = String, Path, description = "Name of the perturbation"), LookParameters),
+    responses(
+        (status = 200, description = "What both retrieve at this size", body = Look),
+        (status = 400, description = "A parameter is wrong", body = ErrorBody),
+        (status = 401, description = "No known token", body = ErrorBody),
+        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 404, description = "No such perturbation, or no longer", body = ErrorBody),
+        (status = 409, description = "The gallery has but one label", body = ErrorBody),
+        (status = 422, description = "The perturbed picture does not fit the encoder", body = ErrorBody),
+        (status = 429, description = "Too many requests of this client at once", body = ErrorBody),
+        (status = 503, description = "Busy, too long, or shutting down", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "perturbations"
+)]
+pub(crate) async fn look(
+    State(service): State<Arc<Service>>,
+    State(searches): State<Arc<Searches>>,
+    Extension(context): Extension<Context>,
+    path: PathName,
+    uri: Uri,
+) -> Result<Json<Look>, Problem> {
+    let id = path_name(path)?;
+    let fields = Fields::of_address(uri.query(), &["size", "samples"])?;
+    let size = size(&fields)?.ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
+    let most = u64::from(service.settings.limits.samples);
+    let samples = fields.number("samples", 1, most)?.unwrap_or(SAMPLES.min(most));
+    let samples = SampleCount::new(samples).map_err(|error| Problem::bad_request(error.to_string()))?;
+    let perturbation = searches.find(&id)?;
+    let slot = service.admission.enter(&context.client, service.scheduler.speed())?;
+    let passes = 1 + u64::from(samples.get()) + u64::from(service.settings.pilot.get());
+    slot.promise(passes, service.scheduler.speed())?;
+    let ticket = Arc::new(service.scheduler.ticket());
+    let limit = service.time_limit();
+    let work = move |ticket: &Ticket| {
+        let started = Instant::now();
+        let (moved, norm) = perturbation.at(size);
+        service.check(&moved)?;
+        let plain = plain(&service, &moved.pixels, &perturbation.label, ticket)?;
+        let request = QueryRequest {
+            picture: Arc::new(moved),
+            picture_hash: perturbation.picture_hash.clone(),
+            samples,
+            target: None,
+            top_k: 1,
+            seed: secret_seed().map_err(Problem::internal)?,
+            request_id: context.request_id,
+        };
+        let answer = service.answer(&request, ticket, Some(&slot), None)?;
+        let nearest = answer.items.into_iter().next();
+        let nearest = nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
+        let smoothed = SmoothedLook {
+            label: nearest.label.clone(),
+            changed: nearest.label != perturbation.label,
+            nearest,
+            verdict: answer.verdict,
+            radius: answer.radius,
+            samples: answer.samples,
+        };
+        let (label, gallery) = (perturbation.label.clone(), answer.hashes.gallery);
+        Ok(Look { size, norm, label, gallery, plain, smoothed, milliseconds: milliseconds(started) })
+    };
+    Ok(Json(run(&ticket, limit, work).await?))
+}
+
+fn plain(service: &Service, pixels: &[f32], label: &str, ticket: &Ticket) -> Result<PlainLook, Problem> {
+    let snapshot = service.gallery.current();
+    let gallery = snapshot.plain().unwrap_or_else(|| snapshot.gallery());
+    let samples = ticket.plain(pixels.to_vec())?;
+    let embedding: Vec<f64> = samples.row(0).iter().map(|&value| f64::from(value)).collect();
+    let found: Vec<Vec<Neighbour>> =
+        gallery.nearest(&embedding, 1, |_| &[]).map_err(|error| Problem::unprocessable(error.to_string()))?;
+    let nearest = Item::list(&snapshot, found.first().map_or(&[], Vec::as_slice)).into_iter().next();
+    let nearest = nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
+    Ok(PlainLook { label: nearest.label.clone(), changed: nearest.label != label, nearest })
+}
+
+/// Where to look
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it stands for the parameters in the OpenAPI document")]
+pub(crate) struct ShowParameters {
+    /// l2 norm of the perturbation
+    #[param(minimum = 0.0, maximum = 1000.0)]
+    size: f64,
+}
+
+/// Show the perturbed picture as the encoder gets it
+#[utoipa::path(
+    get,
+    path = "/v1/perturbations/{id}/picture",
+    params(("id" = String, Path, description = "Name of the perturbation"), ShowParameters),
+    responses(
+        (status = 200, description = "Cut to [0, 1] for the eye", content((Vec<u8> = "image/png"))),
+        (status = 400, description = "A parameter is wrong", body = ErrorBody),
+        (status = 401, description = "No known token", body = ErrorBody),
+        (status = 403, description = "Not from here", body = ErrorBody),
+        (status = 404, description = "No such perturbation, or no longer", body = ErrorBody),
+    ),
+    security((), ("bearer" = [])),
+    tag = "perturbations"
+)]
+pub(crate) async fn picture(
+    State(service): State<Arc<Service>>,
+    State(searches): State<Arc<Searches>>,
+    path: PathName,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let id = path_name(path)?;
+    let fields = Fields::of_address(uri.query(), &["size"])?;
+    let size = size(&fields)?.ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
+    let perturbation = searches.find(&id)?;
+    let turn = Arc::clone(&service);
+    let turn = turn.drawing.acquire().await.map_err(Problem::internal)?;
+    let drawn = tokio::task::spawn_blocking(move || {
+        let _permit = service.permits.take();
+        let (moved, _) = perturbation.at(size);
+        Thumbnail::of_input("perturbed", &moved.pixels, service.embedder.model_config())
+    });
+    let drawn = drawn.await.map_err(Problem::internal)?.map_err(Problem::internal)?;
+    drop(turn);
+    Ok(shown(&drawn))
+}
