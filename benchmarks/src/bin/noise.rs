@@ -1,4 +1,4 @@
-//! Gaussian noise for one picture: ours, with every instruction set at hand, beside the usual ziggurat.
+//! Gaussian noise for one picture: ours, with every instruction set of this CPU, beside the usual ziggurat.
 //!
 //! Rounds are interleaved, so that whatever else the machine does falls on all contestants alike.
 //!

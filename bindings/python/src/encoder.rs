@@ -95,7 +95,7 @@ impl Encoder {
             sessions: Some(NonZeroUsize::MIN),
             ..EngineOptions::default()
         };
-        // Asked first: whoever misspells the model does not want to hear of its config.
+        // Checked first: a misspelt model should not be reported as a missing config.
         match fs::metadata(&model) {
             Ok(found) if found.is_file() => {}
             Ok(_) => {
@@ -228,7 +228,7 @@ impl Encoder {
         self.embedder.report().to_string()
     }
 
-    /// What a person should be told once.
+    /// A warning to show once.
     #[getter]
     fn notices(&self) -> Vec<String> {
         let quantised = "the model is quantised; certificates are about the quantised network";

@@ -272,7 +272,7 @@ pub(crate) fn certify_pictures<'py>(
     })
 }
 
-/// A stop that no signal explains was asked for by whoever reports progress, and that has been raised already.
+/// A stop that no signal explains was asked for by the progress callback, whose exception has been raised already.
 pub(crate) fn failed(error: &PipelineError) -> PyErr {
     match error {
         PipelineError::Stopped { .. } => PyKeyboardInterrupt::new_err(error.to_string()),

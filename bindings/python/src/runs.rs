@@ -113,7 +113,7 @@ pub(crate) fn work<'py>(
     worked.map(drop).map_err(|error| raised_by_run(&error))
 }
 
-/// A run with its encoder and gallery at hand.
+/// A run with its encoder and gallery opened.
 #[pyclass(frozen, module = "retrievalguard._native")]
 pub(crate) struct Worker {
     worker: retrievalguard_worker::Worker,
@@ -138,7 +138,7 @@ impl Worker {
     }
 }
 
-/// A stop was asked for by whoever reports progress, and that has been raised already.
+/// A stop was asked for by the progress callback, whose exception has been raised already.
 fn raised_by_run(error: &WorkerError) -> PyErr {
     match error {
         WorkerError::Stopped { .. } => PyKeyboardInterrupt::new_err(error.to_string()),

@@ -151,7 +151,7 @@ def test_what_cannot_be_is_refused_by_name(run, encoder, folders, gallery, tmp_p
     for call, message in [
         (lambda: rg.Run(tmp_path / "nowhere"), "has no shared.json"),
         (lambda: rg.Worker(tmp_path / "nowhere"), "has no shared.json"),
-        (lambda: rg.Worker(run, "onnxruntime"), "is to be computed by rten"),
+        (lambda: rg.Worker(run, "onnxruntime"), "needs engine rten"),
         (lambda: rg.Worker(run, "magic"), "`magic`"),
         (lambda: rg.Worker(run).carry_out(run.tasks), f"has no task {run.tasks}, wanted one below {run.tasks}"),
         (lambda: rg.Worker(run).carry_out(-1), "number is -1"),

@@ -148,7 +148,7 @@ pub(crate) struct DataArgs {
     /// Only the first so many pictures
     #[arg(long, help_heading = "Data")]
     limit: Option<NonZeroUsize>,
-    /// Only every so many-th picture, before --limit
+    /// Take every n-th picture, before --limit
     #[arg(long, default_value = "1", help_heading = "Data")]
     every: NonZeroUsize,
     /// Cut the data set's boxes out of the pictures, or never do; lists are cut, CARS196 is not, by default

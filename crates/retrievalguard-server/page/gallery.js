@@ -125,7 +125,7 @@ export class Gallery {
 
   #confirm({ identity, label }) {
     const dialog = byId("remove-dialog");
-    byId("remove-text").replaceChildren("The item ", element("strong", {}, identity), ` with the label “${label}” leaves the gallery. Certificates given before speak of the gallery with it.`);
+    byId("remove-text").replaceChildren("The item ", element("strong", {}, identity), ` with the label “${label}” leaves the gallery. Earlier certificates hold for the gallery with it.`);
     byId("remove-yes").onclick = () => {
       dialog.close();
       this.#remove(identity);

@@ -46,7 +46,7 @@ export class Notice {
   // What came of a request that failed.
   failed(error, again) {
     if (error instanceof ServerGone) {
-      this.say("bad", "The server does not answer. Perhaps it was stopped, or the network is gone.", { name: "Try again", run: again });
+      this.say("bad", "The server does not answer. Perhaps it was stopped, or the network is down.", { name: "Try again", run: again });
     } else if (error instanceof Refused) {
       const busy = error.status === 429 || error.status === 503;
       const words = element("span", {}, busy ? `The server is still busy: ${error.message}` : error.message);

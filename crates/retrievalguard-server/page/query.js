@@ -52,7 +52,7 @@ export class Query {
   // The gallery is another one than that of the answer.
   outdated() {
     if (this.#asked?.answer) {
-      this.#notice.say("warn", "The gallery has changed since this answer was given, and the certificate speaks of the gallery before.", {
+      this.#notice.say("warn", "The gallery has changed since this answer was given; its certificate holds for the gallery before that.", {
         name: "Ask again",
         run: () => this.again(),
       });

@@ -63,7 +63,7 @@ fn with_faults(mut document: OpenApi) -> OpenApi {
             .build()
     };
     let faults = [
-        ("400", "The header `Host` is none"),
+        ("400", "The header `Host` is not a name"),
         ("429", "Too many connections of this client"),
         ("500", "A fault of the service; its log says why"),
         ("503", "The service is shutting down"),

@@ -58,7 +58,7 @@ impl App {
         self.jobs.close();
     }
 
-    /// Ends what is left, after everyone had the time to finish.
+    /// Ends what is left, after requests had time to finish.
     pub(crate) fn close(&self) {
         self.begin_closing();
         self.service.close();

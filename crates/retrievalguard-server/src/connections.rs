@@ -67,7 +67,7 @@ impl Connections {
     /// The refusal of a client that has too many connections.
     pub(crate) fn too_many(&self) -> Problem {
         let message =
-            format!("this address has {} connections open, wanted at most as many", self.per_client);
+            format!("this address has {} connections open already, wanted no more", self.per_client);
         let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_connections", message);
         Problem { retry_after: Some(1), ..problem }
     }
@@ -179,9 +179,9 @@ mod tests {
         let held = [connections.enter(permit(), first).unwrap(), connections.enter(permit(), first).unwrap()];
         assert!(connections.enter(permit(), first).is_none());
         let _other = connections.enter(permit(), second).unwrap();
-        assert_eq!(connections.permits.available_permits(), 2, "whoever is turned away takes no permit");
+        assert_eq!(connections.permits.available_permits(), 2, "a refused connection takes no permit");
         drop(held);
         assert!(connections.enter(permit(), first).is_some());
-        assert_eq!(connections.by_client().len(), 1, "nobody is remembered who is gone");
+        assert_eq!(connections.by_client().len(), 1, "clients that left are forgotten");
     }
 }

@@ -130,7 +130,7 @@ impl Form {
             Problem::new(
                 StatusCode::REQUEST_TIMEOUT,
                 "too_slow",
-                format!("the body did not come within {seconds} s"),
+                format!("the body did not arrive within {seconds} s"),
             )
         };
         reading.await.map_err(late)?
@@ -194,8 +194,8 @@ impl Form {
                 "the form has no part `picture`, wanted one with the picture's file",
             ));
         }
-        if let Some(place) = form.pictures.iter().position(Bytes::is_empty) {
-            let message = format!("picture {} has no bytes, wanted a JPEG, PNG or WebP file", place + 1);
+        if let Some(index) = form.pictures.iter().position(Bytes::is_empty) {
+            let message = format!("picture {} has no bytes, wanted a JPEG, PNG or WebP file", index + 1);
             return Err(Problem::bad_request(message));
         }
         Ok(form)
@@ -226,7 +226,7 @@ impl Form {
 
 /// Reads the body of a request that is refused, up to a point: a client that is still sending hears nothing.
 ///
-/// One that waits to be asked for its body is not asked.
+/// A client that sent `Expect: 100-continue` is not asked for its body.
 pub(crate) async fn drain(request: Request) {
     if request.headers().contains_key(header::EXPECT) {
         return;
@@ -241,7 +241,7 @@ pub(crate) async fn drain(request: Request) {
             }
         }
     };
-    // Whoever is slower has to do without the words.
+    // A slower client does not get the reason.
     let _ = tokio::time::timeout(DRAINING, reading).await;
 }
 

@@ -267,13 +267,13 @@ impl GalleryWriter {
         match self.read_only {
             None => Ok(()),
             Some(ReadOnly::Asked) => {
-                Err(Problem::read_only("the gallery is served read-only, as the service was asked to"))
+                Err(Problem::read_only("the gallery is served read-only, as --read-only asks"))
             }
-            Some(ReadOnly::Disk) => Err(Problem::read_only(
-                "the gallery lies where the service cannot write, so it is served read-only",
-            )),
+            Some(ReadOnly::Disk) => {
+                Err(Problem::read_only("the gallery cannot be written to, so it is served read-only"))
+            }
             Some(ReadOnly::Full) => Err(Problem::no_room(
-                "there was no room on the disk when the service started, so the gallery is served read-only; wanted room and another start",
+                "the disk had no room when the service started, so the gallery is served read-only; wanted room and a restart",
             )),
         }
     }

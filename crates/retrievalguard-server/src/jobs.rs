@@ -1,4 +1,4 @@
-//! Large certifications that run when there is time, and outlive the service.
+//! Large certifications that run when there is time, and survive a restart of the service.
 //!
 //! A job whose service was killed goes on with the first picture that has no answer. Its seed is kept in its folder,
 //! which nobody else may read, so it answers what it would have answered, if the gallery is the one that it was. Against
@@ -44,7 +44,7 @@ struct JobQueue {
     jobs: BTreeMap<String, Arc<Job>>,
     /// Names of those that cannot be read, and why.
     damaged: BTreeMap<String, String>,
-    /// Jobs that are on their way to the disk; each has its place.
+    /// Jobs that are being written to the disk; each holds a slot.
     arriving: usize,
     closed: bool,
 }
@@ -92,18 +92,18 @@ impl Jobs {
         self.store.check_available()
     }
 
-    /// Keeps a place for a job that is on its way to the disk; those that are over give theirs.
+    /// Reserves a slot for a job that is being written to the disk; finished jobs hold none.
     fn reserve(&self) -> Result<(), Problem> {
         let mut queue = self.queue();
         let unfinished = queue.jobs.values().filter(|job| !job.state().is_over()).count();
         if unfinished + queue.arriving >= self.most {
-            return Err(Problem::busy(format!("all {} places for jobs are taken", self.most), 60));
+            return Err(Problem::busy(format!("all {} slots for jobs are taken", self.most), 60));
         }
         queue.arriving += 1;
         Ok(())
     }
 
-    /// Forgets the oldest jobs that are over, for as long as there are more jobs than places.
+    /// Forgets the oldest jobs that are over, for as long as there are more jobs than slots.
     fn forget_oldest(&self) {
         loop {
             let oldest = {
@@ -116,7 +116,7 @@ impl Jobs {
             };
             let Some(job) = oldest else { return };
             if let Err(problem) = self.forget(&job) {
-                tracing::warn!(job = %job.id, cause = problem.message, "a job that is over could not be removed");
+                tracing::warn!(job = %job.id, cause = problem.message, "a finished job could not be removed");
                 return;
             }
         }
@@ -132,7 +132,7 @@ impl Jobs {
     /// Calls a job off, or forgets one that is over.
     pub(crate) fn end(&self, id: &str, may_end: impl Fn(&JobRequest) -> bool) -> Result<(), Problem> {
         if self.queue().damaged.contains_key(id) {
-            let message = "the job is damaged and kept as it is, wanted somebody to look at its folder";
+            let message = "the job is damaged and its folder is kept for inspection";
             return Err(Problem::conflict(message));
         }
         self.check_available()?;

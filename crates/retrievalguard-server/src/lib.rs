@@ -38,7 +38,7 @@ pub use search::SharedGradients;
 pub use serving::{Serving, Stop};
 pub use settings::{LimitError, Limits, Settings};
 
-/// Why a service cannot begin.
+/// Why a service cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -59,13 +59,13 @@ pub enum OpenError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// What is to be allowed is no name.
-    #[error("`{found}` is to be allowed as a host, wanted a name or an address, without a port")]
+    /// An allowed host is not a name.
+    #[error("allowed host is `{found}`, wanted a name or an address, without a port")]
     Host {
         /// What was given.
         found: String,
     },
-    /// A limit is none.
+    /// A limit cannot be kept.
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// A thread could not be started.
@@ -82,8 +82,8 @@ pub enum OpenError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// Everyone could reach the service, and nobody would be asked for a token.
-    #[error("`{address}` can be reached from elsewhere, wanted tokens for that, or a loopback address")]
+    /// Anyone could reach the service without a token.
+    #[error("`{address}` can be reached from other machines, wanted tokens or a loopback address")]
     Unguarded {
         /// The address.
         address: String,

@@ -84,13 +84,13 @@ impl Problem {
         match error {
             WriteError::DiskFull { .. } | WriteError::SizeLimit { .. } => {
                 tracing::error!(cause = cause.join(": "), "no room on the disk");
-                let message = "the service has no room left on its disk, so nothing was changed; what it holds can be asked as before";
+                let message = "the service has no room left on its disk, so nothing was changed; queries work as before";
                 let problem = Self::new(StatusCode::INSUFFICIENT_STORAGE, "insufficient_storage", message);
                 Self { retry_after: Some(60), ..problem }
             }
             WriteError::ReadOnly { .. } => {
                 tracing::error!(cause = cause.join(": "), "the disk cannot be written to");
-                Self::read_only("the disk of the service cannot be written to, so nothing was changed")
+                Self::read_only("the service cannot write to its disk, so nothing was changed")
             }
             other => Self::internal(other),
         }

@@ -48,8 +48,8 @@ pub type SharedEmbedder = Arc<dyn Embedder + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassError {
-    /// Nobody waits for the result any more.
-    #[error("the request was given up")]
+    /// The client has left, or the time is over.
+    #[error("the request was cancelled")]
     Cancelled,
     /// The service is ending.
     #[error("the service is shutting down")]

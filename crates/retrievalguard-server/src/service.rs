@@ -247,8 +247,8 @@ impl Service {
         let found = self.gallery.prepare_plain(embed);
         let seconds = started.elapsed().as_secs_f64();
         match found {
-            Some(items) => tracing::info!(items, seconds, "the plain retriever has its own gallery"),
-            None => tracing::info!("the plain retriever searches in the stored vectors"),
+            Some(items) => tracing::info!(items, seconds, "the plain retriever searches clean embeddings"),
+            None => tracing::info!("the plain retriever searches the stored vectors"),
         }
     }
 

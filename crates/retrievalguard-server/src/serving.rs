@@ -32,10 +32,10 @@ use crate::{OpenError, Settings, api};
 /// Longest that a client may take to send the head of a request, and that a connection may lie idle.
 const HEAD: Duration = Duration::from_secs(10);
 
-/// Longest that a client may take nothing of what is sent to it.
+/// Longest that a client may read nothing of what is sent to it.
 const TAKING: Duration = Duration::from_secs(30);
 
-/// Longest that the last words of given up requests, and closing their connections, may take.
+/// Longest that the errors of cancelled requests, and closing their connections, may take.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Threads that move bytes; the work is done elsewhere.
@@ -57,7 +57,7 @@ impl Stop {
 
     /// Waits until the service is asked to end.
     async fn heard(&self) {
-        // No error: whoever waits holds the sender.
+        // No error: this very value holds the sender.
         let _ = self.0.subscribe().wait_for(|stop| *stop).await;
     }
 }
@@ -103,7 +103,7 @@ impl Serving {
 
     /// Answers requests until it is stopped.
     ///
-    /// From then on new requests are refused, and told so, while those that are being answered have their time.
+    /// From then on new requests are refused, while running ones have time to finish.
     pub fn run(self) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
@@ -129,7 +129,7 @@ impl Serving {
             stop.heard().await;
             wind_up(&app, &running).await;
         };
-        // Connections are accepted to the end: a client is told that the service ends, not left waiting.
+        // Connections are accepted to the end, so that clients get a refusal instead of waiting.
         tokio::select! {
             never = accept(&listener, &app, &connections, &running, (&stop, &end)) => match never {},
             () = lasting => {}
@@ -143,18 +143,18 @@ impl Serving {
     }
 }
 
-/// Refuses what is new and waits for what is being answered; what takes too long is given up and told so.
+/// Refuses new requests and waits for running ones; those that take too long get an error.
 async fn wind_up(app: &App, running: &RunningRequests) {
     tracing::info!("stopping: no new requests");
     app.begin_closing();
     if tokio::time::timeout(app.service.settings.grace, running.none()).await.is_ok() {
         return;
     }
-    tracing::warn!("some requests did not end in time and are given up");
+    tracing::warn!("some requests did not end in time and are cancelled");
     let service = Arc::clone(&app.service);
     let given_up = tokio::task::spawn_blocking(move || service.scheduler.close());
     if tokio::time::timeout(LAST_WORDS, running.none()).await.is_err() {
-        tracing::warn!("some clients did not take the end of their answers");
+        tracing::warn!("some clients did not read the end of their answers");
     }
     // It ends with the batches that are being run; whoever waited for them is gone.
     drop(given_up);
@@ -193,7 +193,7 @@ async fn accept(
                 });
             }
             Err(error) => {
-                // For want of file descriptors, most often; others will be given back.
+                // Most often there are no file descriptors left; others will be closed.
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }

@@ -21,9 +21,9 @@ pub struct Limits {
     pub job_samples: u32,
     /// Items in an answer.
     pub top_k: usize,
-    /// Seconds until a query is given up.
+    /// Seconds after which a query is cancelled.
     pub seconds: u64,
-    /// Requests that are answered at once; more are sent away.
+    /// Requests that are answered at once; more are refused.
     pub queue: usize,
     /// Of these, requests of one client.
     pub per_client: usize,
@@ -33,13 +33,13 @@ pub struct Limits {
     pub job_pictures: usize,
     /// Open connections.
     pub connections: usize,
-    /// Of these, connections from one address; whoever has more open is turned away before anything is read.
+    /// Of these, connections from one address; further ones are refused before anything is read.
     pub connections_per_client: usize,
     /// Seconds that a search for a perturbation may take.
     pub search_seconds: u64,
 }
 
-/// A number that no service can keep to.
+/// A limit that no service can keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the limit on {name} is {found}, wanted a number from {least} to {most}")]
 pub struct LimitError {
@@ -49,7 +49,7 @@ pub struct LimitError {
     pub found: u64,
     /// The smallest that makes sense.
     pub least: u64,
-    /// The largest that can be counted with.
+    /// The largest that is accepted.
     pub most: u64,
 }
 
@@ -107,7 +107,7 @@ pub struct Settings {
     pub gallery: PathBuf,
     /// Whether the gallery is served as it is, without its lock; it is, too, if it cannot be written to.
     pub read_only: bool,
-    /// Where jobs are kept; without a place there are none.
+    /// The folder of jobs; without one there are none.
     pub jobs: Option<PathBuf>,
     /// Noise level of the queries.
     pub sigma: Sigma,
@@ -125,21 +125,21 @@ pub struct Settings {
     pub batch: NonZeroUsize,
     /// What requests may cost.
     pub limits: Limits,
-    /// Who may ask; nobody is asked for a token if there are none.
+    /// Who may ask; without tokens, everyone who reaches the service.
     pub tokens: Tokens,
     /// Names beside those of the loopback interface under which the service may be addressed.
     pub hosts: Vec<String>,
-    /// Time that requests have to end when the service does.
+    /// Time that running requests have when the service shuts down.
     pub grace: Duration,
 }
 
 impl Settings {
-    /// Whether the service can be what is asked of it.
+    /// Refuses limits that cannot be kept.
     pub(crate) fn check(&self) -> Result<(), LimitError> {
         self.limits.check()?;
         let (found, most) = (self.grace.as_secs(), 1_000_000);
         if found > most {
-            return Err(LimitError { name: "the seconds of the end", found, least: 0, most });
+            return Err(LimitError { name: "the seconds of grace", found, least: 0, most });
         }
         Ok(())
     }

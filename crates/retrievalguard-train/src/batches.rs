@@ -56,7 +56,7 @@ pub enum BatchPlanError {
         wanted: usize,
     },
     /// A picture without any positive.
-    #[error("class `{label}` has 1 picture, wanted at least 2; {classes} classes are like it")]
+    #[error("class `{label}` has 1 picture, wanted at least 2; so have {classes} classes in all")]
     SinglePicture {
         /// The first such class.
         label: String,

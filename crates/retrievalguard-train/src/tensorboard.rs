@@ -90,7 +90,7 @@ impl EventFile {
         self.event(wall_time, step, &MessageWriter::default().message(5, &summary))
     }
 
-    /// Hands everything over to the system, for whoever is watching.
+    /// Flushes everything to the operating system, so that TensorBoard sees it.
     pub fn flush(&mut self) -> Result<(), EventFileError> {
         self.output.flush().map_err(|source| EventFileError::Write { path: self.path.clone(), source })
     }

@@ -1,6 +1,6 @@
 //! Weights by name: out of safetensors and PyTorch files, into a network, and back into safetensors.
 //!
-//! The format is told from the content, never from the file's name. A pickle is read as data: nothing that it names is
+//! The format is recognised by the content, never by the file's name. A pickle is read as data: nothing that it names is
 //! looked up or called. What a file says about its own sizes is checked before anything is reserved for it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -36,7 +36,7 @@ pub enum WeightsError {
         /// What the system said.
         source: io::Error,
     },
-    /// It begins as a safetensors file and is none.
+    /// It begins like a safetensors file but is not one.
     #[error("weights `{}` are not a usable safetensors file", path.display())]
     Safetensors {
         /// The file.

@@ -1,6 +1,6 @@
 //! Runs that many machines share: a manifest, tasks, parts, and their merge.
 //!
-//! A run lies in a directory or in an object store, and holds everything that a worker needs: the encoder, the gallery,
+//! A run is kept in a directory or in an object store, and holds everything that a worker needs: the encoder, the gallery,
 //! the pictures and every parameter. It is cut into tasks, each a function of the run alone, and each task leaves one
 //! part under a name of its own. Workers need not know of each other: any number of them, killed and repeated at will,
 //! leave the same parts, and the merge puts them together in the order of the queries, to the bytes of a run on one
@@ -46,8 +46,8 @@ pub use working::{Unfinished, Worked, Worker, WorkerOptions, unfinished, work};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// The address is none that can be used.
-    #[error("`{address}` is no place for a run: {reason}")]
+    /// The address cannot be used.
+    #[error("`{address}` cannot hold a run: {reason}")]
     Address {
         /// The address as it was given.
         address: String,
@@ -84,8 +84,8 @@ pub enum WorkerError {
         /// The run.
         run: String,
     },
-    /// Another run lies there.
-    #[error("`{run}` holds another run already, wanted an empty place or the same run")]
+    /// The address holds another run.
+    #[error("`{run}` holds another run already, wanted an empty address or the same run")]
     Taken {
         /// The run.
         run: String,
@@ -120,7 +120,7 @@ pub enum WorkerError {
         /// The digest in the description.
         wanted: Digest,
     },
-    /// What lies there is not what the manifest says.
+    /// A file differs from what the manifest says.
     #[error("`{name}` of run `{run}` has sha256 {found:.16}…, its manifest says {wanted:.16}…")]
     Changed {
         /// The run.
@@ -133,7 +133,7 @@ pub enum WorkerError {
         wanted: String,
     },
     /// Last digits depend on who computes.
-    #[error("run `{run}` is to be computed by {wanted}, this worker has {found}")]
+    #[error("run `{run}` needs engine {wanted}, this worker has {found}")]
     Engine {
         /// The run.
         run: String,
@@ -146,9 +146,7 @@ pub enum WorkerError {
     #[error("a target radius decides query by query how many samples are drawn, wanted no --chunk beside it")]
     ChunkedTarget,
     /// The merge needs every part.
-    #[error(
-        "{missing} of {total} parts of run `{run}` are missing, the first is that of {first}; run workers for it"
-    )]
+    #[error("{missing} of {total} parts of run `{run}` are missing, first that of {first}; run more workers")]
     Missing {
         /// The run.
         run: String,
@@ -169,7 +167,7 @@ pub enum WorkerError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Results of something else lie where the table is wanted.
+    /// The directory for the table holds the results of another run.
     #[error(
         "`{path}` holds the results of another run, wanted a new or empty directory or those of this run"
     )]
@@ -177,7 +175,7 @@ pub enum WorkerError {
         /// The directory.
         path: String,
     },
-    /// A task that is none.
+    /// The run has no such task.
     #[error("run `{run}` has no task {number}, wanted one below {total}")]
     Number {
         /// The run.
@@ -187,7 +185,7 @@ pub enum WorkerError {
         /// How many there are.
         total: usize,
     },
-    /// The worker was told to stop.
+    /// The worker was asked to stop.
     #[error("stopped after {done} of {total} tasks; the same command continues from there")]
     Stopped {
         /// Tasks done.

@@ -85,7 +85,7 @@ impl Part {
     pub(crate) fn decode(bytes: &[u8], key: RunKey, task: usize) -> Result<Self, String> {
         let end = bytes.iter().position(|&byte| byte == b'\n').ok_or("it has no first line")?;
         let header: Header = serde_json::from_slice(&bytes[..end])
-            .map_err(|error| format!("its first line is no header: {error}"))?;
+            .map_err(|error| format!("its first line is not a header: {error}"))?;
         let content = &bytes[end + 1..];
         if header.run != key.run {
             return Err(format!("it belongs to run {:.16}…, wanted {:.16}…", header.run, key.run));
@@ -93,10 +93,10 @@ impl Part {
         if header.chunk != key.chunk {
             let shown = |chunk: Option<NonZeroU32>| chunk.map_or("no".to_owned(), |chunk| chunk.to_string());
             let (found, wanted) = (shown(header.chunk), shown(key.chunk));
-            return Err(format!("it is of a run with {found} samples per task, wanted {wanted}"));
+            return Err(format!("its run has {found} samples per task, wanted {wanted}"));
         }
         if header.task != task {
-            return Err(format!("it is that of task {}, wanted {task}", header.task));
+            return Err(format!("it belongs to task {}, wanted {task}", header.task));
         }
         if header.sha256 != digest(key, task, header.kind, header.dimension, content) {
             return Err("its content was changed or cut off".to_owned());
@@ -104,7 +104,7 @@ impl Part {
         match (header.kind, header.dimension) {
             (Kind::Outcome, _) => {
                 let outcome = serde_json::from_slice(content)
-                    .map_err(|error| format!("its outcome is none: {error}"))?;
+                    .map_err(|error| format!("its outcome cannot be read: {error}"))?;
                 Ok(Self::Outcome(outcome))
             }
             (Kind::Samples, Some(dimension))

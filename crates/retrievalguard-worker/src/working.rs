@@ -70,7 +70,7 @@ impl Tools {
             None => fetch(store, manifest, options, whole)?,
         };
         let config = ModelConfig::read(&folder.join(MODEL_CONFIG))?;
-        // Whoever asks for no engine gets the run's, which is the only one that will do.
+        // Without a choice of engine the run's own is taken, the only one that is accepted.
         let wanted = &manifest.run.encoder;
         let own = wanted.engine.split(' ').next().and_then(|word| word.parse().ok());
         let engine = EngineOptions { engine: options.engine.engine.or(own), ..options.engine.clone() };

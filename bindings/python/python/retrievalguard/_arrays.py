@@ -43,7 +43,7 @@ def as_array(values: Any, what: str) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except ValueError as error:
-        raise InputError(f"{what} are no array: {error}") from None
+        raise InputError(f"{what} are not an array: {error}") from None
 
 
 def is_tensor(values: Any) -> bool:

@@ -257,7 +257,7 @@ def _query(
 
 
 def _shared(samples: Any, pilot: Any) -> bool:
-    """Whether certifying samples are also in the pilot, as far as that can be told."""
+    """Whether certifying samples are also in the pilot, as far as can be seen."""
     if samples is pilot:
         return True
     if not isinstance(samples, np.ndarray) or not isinstance(pilot, np.ndarray):

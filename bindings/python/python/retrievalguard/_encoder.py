@@ -26,7 +26,7 @@ class Encoder:
     model : path_like
         The ONNX file.
     contract : path_like, optional
-        Its config, if it does not lie beside it as ``encoder.toml`` or ``config.json``.
+        Its config, if it is not beside it as ``encoder.toml`` or ``config.json``.
     engine : {"onnxruntime", "rten"}, optional
         onnxruntime if it is installed, otherwise the built-in rten.
     threads : int, optional
@@ -207,7 +207,7 @@ class Encoder:
         """
         if identity is None:
             if not isinstance(picture, (str, os.PathLike)):
-                raise InputError("a picture without a path has no identity, wanted one by the argument of that name")
+                raise InputError("a picture without a path has no identity, wanted the argument `identity`")
             identity = str(os.fspath(picture))
         pixels = self._pixels(picture, identity).ravel()
         chosen = span(n)

@@ -8,7 +8,7 @@ class RetrievalGuardError(Exception):
 
 
 class InputError(RetrievalGuardError, ValueError):
-    """Something was asked that cannot be answered; the message names what was found and what was wanted."""
+    """An input cannot be used; the message names what was found and what was wanted."""
 
 
 class FileError(RetrievalGuardError, OSError):
@@ -20,7 +20,7 @@ class MissingFileError(FileError, FileNotFoundError):
 
 
 class EncoderError(RetrievalGuardError, RuntimeError):
-    """An encoder failed though its input was good."""
+    """An encoder failed on valid input."""
 
 
 # Tracebacks show the names under which users import them.

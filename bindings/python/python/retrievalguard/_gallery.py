@@ -32,7 +32,7 @@ def label_text(label: Any) -> str:
 class Gallery:
     """Labelled vectors that are searched exactly, with ties going to the smaller row.
 
-    The certificates speak of the nearest *stored* vector: the vectors kept here are the retrieval system itself.
+    Certificates are about the nearest *stored* vector: the vectors kept here are the retrieval system itself.
 
     Parameters
     ----------

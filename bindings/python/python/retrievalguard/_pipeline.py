@@ -61,7 +61,7 @@ def index(
     split : str, optional
         Part of the data set, ``"test"`` for instance.
     every, limit : int
-        Only every so many-th picture, and of those only the first so many.
+        Take every n-th picture, and at most the first so many of those.
     skip_broken : bool
         Leave broken pictures out, with a warning, instead of raising.
     progress : bool or callable
@@ -114,7 +114,7 @@ def certify_pictures(
     """Certifies pictures against a gallery and writes a table, as ``retrievalguard certify`` does.
 
     What is done is on disk at once: after an interruption, Ctrl-C or worse, the same call goes on and ends with the same
-    bytes. ``retrievalguard evaluate``, ``report``, ``explain`` and ``attack`` take up the directory.
+    bytes. ``retrievalguard evaluate``, ``report``, ``explain`` and ``attack`` read the directory.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def certify_pictures(
 
 
 def _certificates(report: dict[str, Any]) -> Certificates:
-    """The table of a finished run, with what came of it beside."""
+    """The table of a finished run, with the files beside it."""
     _tell_skipped(report["skipped"], stacklevel=4)
     certificates = Certificates(report["columns"])
     certificates.skipped = report["skipped"]

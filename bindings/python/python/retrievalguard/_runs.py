@@ -18,7 +18,7 @@ class Run:
     """A run of certificates in a directory or an object store, cut into tasks that any number of machines do.
 
     Workers need not know of each other. Killed and repeated at will, they leave the same parts, and `merge` gives the
-    bytes of a run on one machine. ``retrievalguard worker`` and ``retrievalguard merge`` take up the same run.
+    bytes of a run on one machine. ``retrievalguard worker`` and ``retrievalguard merge`` read the same run.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Run:
 
 
 class Worker:
-    """A run with its encoder and gallery at hand; does tasks as they are asked for, from any number of threads.
+    """A run with its encoder and gallery opened; does tasks as they are asked for, from any number of threads.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ def smooth(
     ----------
     function : callable
         Takes a float32 array ``(b, *picture.shape)`` and returns ``(b, d)``. A torch module gets a tensor on its own
-        device instead, under ``torch.no_grad``; torch is imported by nobody but its user. Every row must be a function
+        device instead, under ``torch.no_grad``; the package never imports torch. Every row must be a function
         of its picture alone: the function is tried first, on the picture by itself, twice, and beside companions a
         thousand times louder. A function that draws lots, or a module in training mode, is refused; one that companions
         reach gets one picture at a time, with a warning.

@@ -52,7 +52,7 @@ struct AboutGallery {
     samples: Option<u32>,
     /// Changes with every write
     version: String,
-    /// Whether nobody can change it, whatever their token
+    /// Whether it cannot be changed, with any token
     read_only: bool,
 }
 

@@ -228,7 +228,7 @@ fn name(what: &str, text: &str) -> Result<String, Problem> {
     } else if text.chars().any(char::is_control) {
         Some("has control characters".to_owned())
     } else if [".", ".."].contains(&text) {
-        Some(format!("is `{text}`, which cannot stand in an address"))
+        Some(format!("is `{text}`, which cannot be part of an address"))
     } else {
         None
     };

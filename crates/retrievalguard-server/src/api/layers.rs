@@ -43,7 +43,7 @@ impl Context {
             None => Err(Problem::new(
                 StatusCode::UNAUTHORIZED,
                 "unauthorised",
-                "the request has no token that is known here, wanted `Authorization: Bearer TOKEN`",
+                "the request has no valid token, wanted `Authorization: Bearer TOKEN`",
             )),
             Some(own) if own < role => Err(Problem::new(
                 StatusCode::FORBIDDEN,

@@ -63,7 +63,7 @@ pub(crate) async fn picture(
     let original = fields.word("original", &["true", "false"])? == Some("true");
     let snapshot = service.gallery.current();
     let row = row(&snapshot, &identity)?;
-    let missing = || Problem::not_found(format!("the picture of `{identity}` is not there"));
+    let missing = || Problem::not_found(format!("the picture of `{identity}` is missing"));
     // Where pictures are is the gallery's own knowledge; nothing of a request becomes a path.
     let file = snapshot.picture_path(row).ok_or_else(missing)?;
     if original {

@@ -92,6 +92,6 @@ pub(super) fn undocumented(document: Arc<str>) -> Router<App> {
 /// The address exists, but not for this method.
 pub(super) async fn method_not_allowed(request: Request) -> Response {
     let method: String = request.method().as_str().chars().take(20).collect();
-    let message = format!("{method} cannot be asked of this address");
+    let message = format!("{method} is not allowed at this address");
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).into_response()
 }

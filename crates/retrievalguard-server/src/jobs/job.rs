@@ -26,9 +26,9 @@ pub(crate) enum JobState {
     Finished,
     /// It could not be carried out
     Failed,
-    /// It was called off
+    /// It was cancelled
     Cancelled,
-    /// What is kept of it cannot be read; it stays where it is, for somebody to look at
+    /// Its files cannot be read; they are kept for inspection
     Damaged,
 }
 
@@ -94,7 +94,7 @@ impl Job {
         self.status().state
     }
 
-    /// Begins; `false` if it was called off meanwhile.
+    /// Begins; `false` if it was cancelled meanwhile.
     pub(super) fn begin(&self, ticket: &Arc<Ticket>) -> bool {
         let mut status = self.status();
         if status.state != JobState::Queued {

@@ -42,7 +42,7 @@ impl JobRunner {
                 let full = problem.status == StatusCode::INSUFFICIENT_STORAGE;
                 // The answer that could not be kept is there; it is tried again to write it down.
                 if full || job.over(JobState::Failed, Some(problem.message)).is_err() {
-                    tracing::error!(job = %job.id, "a job could not be kept and waits for room on the disk");
+                    tracing::error!(job = %job.id, "a job could not be written and waits for room on the disk");
                     job.put_back();
                     self.jobs.pause(FULL_DISK);
                     continue;

@@ -48,7 +48,7 @@ pub(crate) struct JobRequest {
     pub(crate) request_id: String,
     /// Seconds since 1970.
     pub(crate) created: u64,
-    /// Who asked, as clients are told apart.
+    /// The client that asked.
     #[serde(default)]
     pub(crate) client: String,
     /// SHA-256 of each picture as it was sent.
@@ -93,14 +93,12 @@ impl JobStore {
     pub(super) fn open(folder: Option<&Path>) -> io::Result<(Self, Vec<FoundJob>)> {
         let mut store = Self { folder: folder.map(ToOwned::to_owned), unavailable: None, _lock: None };
         let Some(folder) = folder else {
-            let message = "the service was given no place for jobs, wanted --jobs with a folder";
+            let message = "the service has no folder for jobs, wanted --jobs with a folder";
             store.unavailable = Some(Problem::read_only(message));
             return Ok((store, Vec::new()));
         };
         let cannot_write = || {
-            Problem::read_only(
-                "jobs are kept where the service cannot write, wanted --jobs with another folder",
-            )
+            Problem::read_only("the folder of jobs cannot be written to, wanted --jobs with another folder")
         };
         match lock(folder) {
             Ok(lock) => store._lock = Some(lock),
@@ -108,19 +106,19 @@ impl JobStore {
                 store.unavailable = Some(match error {
                     WriteError::ReadOnly { .. } => cannot_write(),
                     WriteError::DiskFull { .. } | WriteError::SizeLimit { .. } => Problem::no_room(
-                        "there was no room for jobs on the disk when the service started, wanted room and another start",
+                        "the disk had no room for jobs when the service started, wanted room and a restart",
                     ),
                     other => return Err(io::Error::other(other)),
                 });
-                tracing::warn!(cause = %error, "no jobs are taken: their folder cannot be written to");
+                tracing::warn!(cause = %error, "jobs are refused: their folder cannot be written to");
             }
             Err(error) => return Err(io::Error::other(error)),
         }
         let entries = match fs::read_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((store, Vec::new())),
-            // It belongs to somebody else, as folders with seeds in them are made.
+            // Folders with seeds in them admit their owner only, and this one has another.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                tracing::warn!(cause = %error, "no jobs are shown: their folder cannot be read");
+                tracing::warn!(cause = %error, "jobs are not listed: their folder cannot be read");
                 store.unavailable.get_or_insert_with(cannot_write);
                 return Ok((store, Vec::new()));
             }
@@ -128,10 +126,12 @@ impl JobStore {
         };
         let mut found = Vec::new();
         for entry in entries {
-            // One folder that cannot be read or removed keeps nobody from the others.
+            // One folder that cannot be read or removed does not hide the others.
             match entry {
                 Ok(entry) => found.extend(store.read(&entry.path())),
-                Err(error) => tracing::error!(cause = %error, "the folder of jobs cannot be read to its end"),
+                Err(error) => {
+                    tracing::error!(cause = %error, "an entry of the folder of jobs cannot be read")
+                }
             }
         }
         Ok((store, found))
@@ -216,7 +216,7 @@ impl JobFolder {
         let Some(request) = read::<JobRequest>(&self.path, REQUEST)? else { return Ok(None) };
         if request.pictures > MOST_PICTURES {
             return Err(format!(
-                "{REQUEST} speaks of {} pictures, wanted at most {MOST_PICTURES}",
+                "{REQUEST} names {} pictures, wanted at most {MOST_PICTURES}",
                 request.pictures
             ));
         }
@@ -323,7 +323,7 @@ impl Remains {
 /// Removes what is no job any more, or never was; what stays is tried again by the next start.
 fn remove(folder: &Path) {
     if let Err(error) = fs::remove_dir_all(folder) {
-        tracing::warn!(folder = %folder.display(), cause = %error, "a folder of no job could not be removed");
+        tracing::warn!(folder = %folder.display(), cause = %error, "a folder that holds no job could not be removed");
     }
 }
 

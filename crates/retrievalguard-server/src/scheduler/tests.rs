@@ -293,5 +293,5 @@ fn a_queued_encoder_is_the_encoder() {
     assert_eq!(through, direct);
     ticket.cancel();
     let error = queued.embed(&pictures, &mut through).unwrap_err();
-    assert!(error.to_string().contains("given up"), "{error}");
+    assert!(error.to_string().contains("cancelled"), "{error}");
 }

@@ -47,9 +47,9 @@ impl Found {
             Target::Smoothed => " This is an estimate from few samples.",
         };
         match (self.broken_at, mode == Mode::BlackBox.name()) {
-            (Some(0.0), _) => format!("The {whom} retriever answers otherwise without any change."),
+            (Some(0.0), _) => format!("The {whom} retriever gives another answer without any change."),
             (Some(size), _) => format!(
-                "The search found a change: at the size {size:.4} the {whom} retriever answers otherwise.{estimated} Smaller ones may exist."
+                "The search found a change: at the size {size:.4} the {whom} retriever gives another answer.{estimated} Smaller ones may exist."
             ),
             (None, true) => format!(
                 "The search found nothing that changes the {whom} retriever's answer. This proves little: it had only the \

@@ -110,7 +110,7 @@ pub struct TripletSampler {
 #[non_exhaustive]
 pub enum SamplingError {
     /// The embeddings are not one row per label.
-    #[error("a batch of {labels} labels has {values} embedding values, wanted as many for each label")]
+    #[error("a batch of {labels} labels has {values} embedding values, wanted a multiple of the labels")]
     Shape {
         /// Number of labels.
         labels: usize,

@@ -59,7 +59,7 @@ pub enum TrainError {
         source: serde_json::Error,
     },
     /// A run can only go on as it began.
-    #[error("{what} changed since the run began: it had {found}, now there is {given}")]
+    #[error("{what} changed since the run began: found {given}, wanted {found}")]
     Changed {
         /// What is different.
         what: &'static str,
@@ -116,7 +116,7 @@ pub enum TrainError {
     },
     /// The batch's embeddings give no triplets.
     #[error(
-        "epoch {}, batch {} cannot be learnt from; the last checkpoint is kept",
+        "epoch {}, batch {} cannot be trained on; the last checkpoint is kept",
         position.epoch + 1,
         position.batch + 1
     )]
@@ -128,7 +128,7 @@ pub enum TrainError {
     },
     /// All classes are held out, or too few are.
     #[error(
-        "{held_out} of {classes} classes are held out, wanted at least two on either side; change evaluation.held_out"
+        "{held_out} of {classes} classes are held out, wanted at least two held out and two trained on; change evaluation.held_out"
     )]
     HeldOut {
         /// Classes held out.
@@ -142,7 +142,7 @@ pub enum TrainError {
         /// Its label.
         label: String,
     },
-    /// The run was told to stop.
+    /// The run was asked to stop.
     #[error("stopped in epoch {} after {} batches; --resume goes on from there", position.epoch + 1, position.batch)]
     Stopped {
         /// The next step.

@@ -14,7 +14,7 @@ use crate::backend::Backend;
 use crate::checkpoint::Checkpoint;
 use crate::recipe::Recipe;
 
-/// A folder that nobody else writes to; one that was made for a run which did not begin goes again.
+/// A folder that no other run writes to; one that was made for a run which did not begin is removed.
 #[derive(Debug)]
 pub(super) struct HeldFolder<'a> {
     lock: Option<FolderLock>,
@@ -92,7 +92,7 @@ impl RunFolder {
         self.0.join("network.safetensors")
     }
 
-    /// The encoder for `index` and `certify`; its model config lies beside it.
+    /// The encoder for `index` and `certify`; its model config is beside it.
     pub fn encoder(&self) -> PathBuf {
         self.0.join("encoder.onnx")
     }

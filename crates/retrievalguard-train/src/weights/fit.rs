@@ -164,7 +164,7 @@ impl Network {
         let network = Self::build(self.config(), &self.device(), |_| {
             values.next().expect("one list of numbers for every tensor, in the network's own order")
         });
-        let network = network.expect("the configuration was good enough for the network at hand");
+        let network = network.expect("the network was built from this very configuration");
         Ok((network, LoadReport { loaded: loaded.len(), prefix, ignored }))
     }
 }

@@ -34,7 +34,7 @@ def main() -> int:
 
         failures += (RayError,)
     except ImportError:
-        pass  # Said better by whoever needs it.
+        pass  # The call that needs it raises a better error.
     try:
         certificates = certify(arguments.pop("run"), arguments.pop("out"), **arguments)
     except failures as error:
