@@ -236,10 +236,10 @@ impl<'a> Checked<'a> {
             let found = self.certifier.half_space(query, relevance, &options)?;
             let deeper = found.verdicts.iter().skip(1).map(|&verdict| parameters::verdict(verdict)).collect();
             let found = found.into_outcome();
-            return Ok(Outcome { deeper, ..told(name, found.verdict, found.samples, &found.explain) });
+            return Ok(Outcome { deeper, ..described(name, found.verdict, found.samples, &found.explain) });
         }
         let found = self.certifier.certify(name, query, relevance)?;
-        Ok(told(name, found.verdict, found.samples, &found.explain))
+        Ok(described(name, found.verdict, found.samples, &found.explain))
     }
 
     /// Looks at the samples in their order until the radius is decided.
@@ -257,12 +257,13 @@ impl<'a> Checked<'a> {
             all.slice(range).ok_or(CertificateError::from(SampleError::Empty { dimension: all.dimension() }))
         };
         let run = test.run(draw, |error| error)?;
-        let told = told(CertificateName::HalfSpace, run.outcome.verdict, run.outcome.samples, &run.explain);
-        Ok(Outcome { decision: Some(run.outcome.decision.as_str()), ..told })
+        let described =
+            described(CertificateName::HalfSpace, run.outcome.verdict, run.outcome.samples, &run.explain);
+        Ok(Outcome { decision: Some(run.outcome.decision.as_str()), ..described })
     }
 }
 
-fn told(name: CertificateName, verdict: Verdict, samples: u32, explain: &Explanation) -> Outcome {
+fn described(name: CertificateName, verdict: Verdict, samples: u32, explain: &Explanation) -> Outcome {
     let (verdict, radius) = parameters::verdict(verdict);
     let steps = explain
         .steps()

@@ -47,11 +47,11 @@ impl Columns {
         };
         let column = |&name: &CertificateName| {
             let cells = || rows.iter().map(move |row| row.certificates[&name]);
-            let told = || cells().map(|cell| parameters::verdict(cell.verdict));
+            let described = || cells().map(|cell| parameters::verdict(cell.verdict));
             Column {
                 certificate: name.as_str().to_owned(),
-                verdicts: told().map(|(verdict, _)| verdict.to_owned()).collect(),
-                radii: told().map(|(_, radius)| radius).collect(),
+                verdicts: described().map(|(verdict, _)| verdict.to_owned()).collect(),
+                radii: described().map(|(_, radius)| radius).collect(),
                 samples: cells().map(|cell| cell.samples).collect(),
             }
         };

@@ -163,7 +163,7 @@ fn begin(
         let head = if weights.config() == Some(network.config()) { Head::Required } else { Head::Fresh };
         let (loaded, report) = network.load(&weights, head)?;
         network = loaded;
-        observer.told(&format!(
+        observer.note(&format!(
             "{} tensors of `{}` were loaded, {} were not needed",
             report.loaded,
             path.display(),
@@ -171,7 +171,7 @@ fn begin(
         ));
     }
     if request.weights.is_none() && recipe.network.batch_norm == Statistics::Frozen {
-        observer.told(
+        observer.note(
             "batch normalisation is frozen though there are no --weights; network.batch_norm=batch learns it",
         );
     }

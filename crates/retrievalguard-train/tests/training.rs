@@ -90,7 +90,7 @@ impl TrainObserver for Watcher {
         self.evaluations.lock().unwrap().push(*report);
     }
 
-    fn told(&self, _words: &str) {}
+    fn note(&self, _words: &str) {}
 
     fn stop(&self) -> bool {
         let steps = self.steps.lock().unwrap();

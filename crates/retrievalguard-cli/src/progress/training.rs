@@ -72,7 +72,7 @@ impl TrainObserver for TrainingProgress {
         self.say(format_args!("after {} epochs: {report}", report.epochs));
     }
 
-    fn told(&self, words: &str) {
+    fn note(&self, words: &str) {
         self.say(format_args!("note: {words}"));
     }
 

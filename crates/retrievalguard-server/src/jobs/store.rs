@@ -130,7 +130,7 @@ impl JobStore {
             match entry {
                 Ok(entry) => found.extend(store.read(&entry.path())),
                 Err(error) => {
-                    tracing::error!(cause = %error, "an entry of the folder of jobs cannot be read")
+                    tracing::error!(cause = %error, "an entry of the folder of jobs cannot be read");
                 }
             }
         }

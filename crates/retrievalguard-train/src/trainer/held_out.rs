@@ -20,7 +20,7 @@ const FEW: usize = 10;
 pub(super) fn tell_few(recipe: &Recipe, held_out: &[Record], observer: &dyn TrainObserver) {
     let labels: HashSet<&str> = held_out.iter().map(|record| record.label.as_str()).collect();
     if recipe.evaluation.every > 0 && (1..FEW).contains(&labels.len()) {
-        observer.told(&format!(
+        observer.note(&format!(
             "recall is measured on {} pictures of {} classes, and among so few the right one is easily found: it may rise \
              while that of many new classes falls; --held-out takes other pictures, `retrievalguard recall` any",
             held_out.len(),

@@ -71,7 +71,7 @@ pub trait TrainObserver: Sync {
     /// Recall was measured.
     fn evaluated(&self, report: &EvaluationReport);
     /// Something a person should know.
-    fn told(&self, words: &str);
+    fn note(&self, words: &str);
     /// Whether to write a checkpoint and stop.
     fn stop(&self) -> bool {
         false
