@@ -169,7 +169,7 @@ impl<'a> Checked<'a> {
         let target = settings.target_radius.map(parameters::target_radius).transpose()?;
         if (target.is_some() || settings.top_k > 1) && names != [CertificateName::HalfSpace] {
             return Err(refused(
-                "target_radius and top_k speak of half-space alone, wanted no other certificate",
+                "target_radius and top_k apply to half-space only, wanted no other certificate",
             ));
         }
         if target.is_some() && settings.top_k > 1 {

@@ -183,9 +183,7 @@ pub(crate) fn ordered<T>(
         certifying.certificates.iter().map(|name| parameters::certificate(name)).collect::<PyResult<_>>()?;
     let target = certifying.target_radius.map(parameters::target_radius).transpose()?;
     if (target.is_some() || certifying.top_k > 1) && certificates != [CertificateName::HalfSpace] {
-        return Err(refused(
-            "target_radius and top_k speak of half-space alone, wanted no other certificate",
-        ));
+        return Err(refused("target_radius and top_k apply to half-space only, wanted no other certificate"));
     }
     if target.is_some() && certifying.top_k > 1 {
         return Err(refused("target_radius decides recall@1, wanted no top_k beside it"));

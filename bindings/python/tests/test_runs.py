@@ -97,7 +97,7 @@ def test_a_manifest_that_contradicts_itself_is_refused(run, encoder, folders, ga
         (lambda run: run["run"].update(tool="0.0.1"), "it is of 0.0.1"),
     ]:
         edited(change, again=False)
-        refused("cannot be believed")
+        refused("failed verification")
         edited(change, again=True)
         refused(message)
     edited(lambda run: run.update(format=7), again=True)

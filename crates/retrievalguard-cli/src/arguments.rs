@@ -103,7 +103,7 @@ pub(crate) struct ModelArgs {
     /// Encoder in ONNX
     #[arg(long, value_name = "FILE")]
     pub(crate) model: PathBuf,
-    /// Model config of the encoder, if it does not lie beside it as encoder.toml or config.json
+    /// Model config of the encoder, if it is not beside it as encoder.toml or config.json
     #[arg(long, value_name = "FILE")]
     pub(crate) contract: Option<PathBuf>,
     /// Project embeddings above the norm bound instead of refusing them
@@ -141,20 +141,20 @@ pub(crate) struct DataArgs {
     /// Layout: auto, image-folder, csv, cub, cars, sop or idx
     #[arg(long, default_value = "auto", help_heading = "Data")]
     format: Format,
-    /// Part of the data set: train, validation or test as the data set marks them; by name cub/train, cub/test,
+    /// Part of the data set: train, validation or test as the data set marks them; or by name: cub/train, cub/test,
     /// cars/train, cars/test, sop/train, sop/test or sop/paper
     #[arg(long, help_heading = "Data")]
     split: Option<NamedSplit>,
-    /// Only the first so many pictures
+    /// Only the first N pictures
     #[arg(long, help_heading = "Data")]
     limit: Option<NonZeroUsize>,
-    /// Take every n-th picture, before --limit
+    /// Only every N-th picture, before --limit
     #[arg(long, default_value = "1", help_heading = "Data")]
     every: NonZeroUsize,
     /// Cut the data set's boxes out of the pictures, or never do; lists are cut, CARS196 is not, by default
     #[arg(long, value_enum, default_value = "usual", help_heading = "Data")]
     boxes: BoxesArg,
-    /// Leave broken pictures out, named and counted, instead of stopping
+    /// Skip broken pictures, with a list of them, instead of stopping
     #[arg(long, help_heading = "Data")]
     skip_broken: bool,
 }

@@ -36,7 +36,7 @@ use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Render pictures, index them and certify queries: everything at once, with nothing needed
+    /// Render pictures, index them and certify queries: a whole run that needs no files
     Demo(demo::DemoArgs),
     /// Render synthetic pictures with labels, for trying things out
     Draw(draw::DrawArgs),
@@ -46,7 +46,7 @@ pub(crate) enum Command {
     Certify(Box<certify::CertifyArgs>),
     /// Do tasks of a run that `certify --share` wrote
     Worker(worker::WorkerArgs),
-    /// Put the parts of a shared run together, to the bytes of a run on one machine
+    /// Merge the parts of a shared run, with the bytes of a run on one machine
     Merge(merge::MergeArgs),
     /// Retrieve for one picture, with a guarantee or an abstention
     Query(query::QueryArgs),
@@ -66,13 +66,13 @@ pub(crate) enum Command {
     Report(report::ReportArgs),
     /// Try to break the certificates of a run, and the plain encoder for contrast
     Attack(Box<attack::AttackArgs>),
-    /// Take over a gallery made elsewhere
+    /// Import a gallery made elsewhere
     Import(import::ImportArgs),
     /// Write a gallery for other programs
     Export(export::ExportArgs),
-    /// Look whether a gallery is whole, and make do with what is left of its writes
+    /// Check whether a gallery has lost writes, and continue with those that are left
     Repair(repair::RepairArgs),
-    /// Bring a gallery or a run of an earlier version to the present format
+    /// Convert a gallery or a run of an earlier version to the current format
     Upgrade(upgrade::UpgradeArgs),
     /// Check that an encoder can be certified: shape, norm, determinism, independence, speed
     CheckModel(check_model::CheckModelArgs),

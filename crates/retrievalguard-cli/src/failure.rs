@@ -199,14 +199,14 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
     let repeats = |cause: &(dyn Error + 'static)| matches!(cause.downcast_ref(), Some(CertificateError::Rows(rows)) if rows.may_be_discrete());
     if error.chain().any(repeats) {
         return Some(
-            "--discrete lets rows repeat, if the encoder has few outputs and each row has noise of its own",
+            "--discrete lets rows repeat, if the encoder has few outputs and each row has independent noise",
         );
     }
     let no_digest =
         |cause: &(dyn Error + 'static)| matches!(cause.downcast_ref(), Some(TableError::NoDigest { .. }));
     if error.chain().any(no_digest) {
         return Some(
-            "`retrievalguard upgrade` brings a run to this version; `evaluate --unverified` reads any table",
+            "`retrievalguard upgrade` converts a run to this version; `evaluate --unverified` reads any table",
         );
     }
     let other_export = |cause: &(dyn Error + 'static)| {
@@ -214,8 +214,8 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
     };
     if error.chain().any(other_export) {
         return Some(
-            "what was exported is imported whole, with --identities where they were written; a part or a changed copy is \
-             a new gallery once the manifest (NAME.npy.json, retrievalguard.json) is moved away",
+            "import an export whole, with --identities if they were written; to import a part or a changed copy as a new \
+             gallery, move the manifest (NAME.npy.json, retrievalguard.json) away",
         );
     }
     training_hint(error).or_else(|| {
@@ -232,7 +232,7 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
                 Some("write to another directory, or remove the journal to start over")
             }
             Some(PipelineError::Picture(_)) => {
-                Some("--skip-broken leaves broken pictures out and counts them")
+                Some("--skip-broken skips broken pictures and counts them")
             }
             Some(_) | None => None,
         })
@@ -245,7 +245,7 @@ fn training_hint(error: &anyhow::Error) -> Option<&'static str> {
 
     error.chain().find_map(|cause| match cause.downcast_ref::<TrainError>() {
         Some(TrainError::Occupied { .. }) => {
-            Some("--resume goes on with that run, another --out begins a new one")
+            Some("--resume continues that run, another --out starts a new one")
         }
         Some(
             TrainError::LossNotFinite { .. }
@@ -253,7 +253,7 @@ fn training_hint(error: &anyhow::Error) -> Option<&'static str> {
             | TrainError::Sampling { .. },
         ) => Some("a smaller optimiser.learning_rate often helps, in a new run"),
         Some(TrainError::View(_) | TrainError::Recall(RecallError::Picture(_))) => {
-            Some("--skip-broken leaves broken pictures out and counts them")
+            Some("--skip-broken skips broken pictures and counts them")
         }
         Some(_) | None => None,
     })

@@ -52,7 +52,7 @@ pub enum PipelineError {
     Picture(#[from] PictureError),
     /// A picture does not have the encoder's input size after preparation.
     #[error(
-        "picture `{picture}` is {found_height} × {found_width} after resizing, the encoder wants {height} × {width}"
+        "picture `{picture}` is {found_height} × {found_width} after resizing, wanted {height} × {width} for the encoder"
     )]
     Size {
         /// Identity of the picture.

@@ -36,7 +36,7 @@ pub enum DescriptionError {
     #[error("the description of the run cannot be used")]
     Json(#[from] serde_json::Error),
     /// It says more, or says it otherwise, than a description of this format.
-    #[error("the description of the run is not one that is written: {0}")]
+    #[error("the description of the run is inconsistent: {0}")]
     Other(Differences),
     /// Two of its fields contradict each other.
     #[error("the description of the run has {field} {found}, wanted {wanted}")]

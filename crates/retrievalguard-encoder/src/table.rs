@@ -40,7 +40,7 @@ pub enum TableError {
     #[error(transparent)]
     Write(#[from] WriteError),
     /// The Parquet file is damaged, or uses something that is not supported.
-    #[error("table `{}` is no Parquet file that can be read: {reason}", path.display())]
+    #[error("table `{}` is not a readable Parquet file: {reason}", path.display())]
     Parquet {
         /// The file.
         path: PathBuf,
@@ -109,7 +109,7 @@ pub enum TableError {
     },
     /// Nothing tells whether the table is what was written.
     #[error(
-        "table `{}` comes without a digest: it was written before tables had one, or by another program",
+        "table `{}` has no digest: an earlier version wrote it, or another program",
         path.display()
     )]
     NoDigest {
@@ -130,15 +130,15 @@ pub enum TableError {
         wanted: Digest,
     },
     /// The table's description of its run cannot be used.
-    #[error("table `{}` does not say what it was made with", path.display())]
+    #[error("table `{}` has no usable description of its run", path.display())]
     Description {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         source: DescriptionError,
     },
-    /// The record of a run's files cannot be believed.
-    #[error("record `{}` cannot be believed", path.display())]
+    /// The record of a run's files cannot be verified.
+    #[error("record `{}` failed verification", path.display())]
     Record {
         /// The record.
         path: PathBuf,
@@ -146,7 +146,7 @@ pub enum TableError {
         source: SealError,
     },
     /// The record of a run's files is intact but says something else.
-    #[error("record `{}` is not that of a table of certificates: {reason}", path.display())]
+    #[error("record `{}` does not describe a table of certificates: {reason}", path.display())]
     OtherRecord {
         /// The record.
         path: PathBuf,
@@ -154,7 +154,7 @@ pub enum TableError {
         reason: String,
     },
     /// A gallery was exported with another metric than the one that is asked for.
-    #[error("gallery `{}` was exported with the metric {found:?}, it is asked for with {wanted:?}", path.display())]
+    #[error("gallery `{}` was exported with the metric {found:?}, wanted {wanted:?}", path.display())]
     Metric {
         /// The file or directory.
         path: PathBuf,
@@ -185,7 +185,7 @@ pub enum TableError {
         path: PathBuf,
     },
     /// An array of embeddings lacks its metadata, or the other way round.
-    #[error("`{}` has no partner `{}`", path.display(), partner.display())]
+    #[error("`{}` has no matching `{}`", path.display(), partner.display())]
     NoPartner {
         /// The file that is there.
         path: PathBuf,

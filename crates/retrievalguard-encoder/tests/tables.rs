@@ -383,7 +383,7 @@ fn files_that_hold_no_gallery_are_refused_with_the_reason() {
         ("broken-empty", "has no rows"),
         ("broken-int-vector", "column `vector` of table"),
         ("broken-scalar-vector", "holds 0 levels of lists, wanted a list of numbers per row"),
-        ("broken-gzip", "is no Parquet file that can be read"),
+        ("broken-gzip", "is not a readable Parquet file"),
     ] {
         let error = import_parquet(&reference(name), None).expect_err(name).to_string();
         assert!(error.contains(wanted) && error.contains(name), "{name}: {error}");

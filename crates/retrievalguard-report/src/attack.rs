@@ -80,10 +80,10 @@ fn rates<'a>(points: impl Iterator<Item = &'a Point>) -> Rates {
 #[non_exhaustive]
 pub enum AttackFileError {
     /// It is not what was written.
-    #[error("what attacks found cannot be believed")]
+    #[error("the results of the attack failed verification")]
     Seal(#[from] SealError),
     /// It is intact but says something else.
-    #[error("it does not say what attacks found")]
+    #[error("it does not hold results of an attack")]
     Json(#[from] serde_json::Error),
 }
 

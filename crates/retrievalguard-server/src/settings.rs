@@ -23,7 +23,7 @@ pub struct Limits {
     pub top_k: usize,
     /// Seconds after which a query is cancelled.
     pub seconds: u64,
-    /// Requests that are answered at once; more are refused.
+    /// Requests answered at the same time; more are refused.
     pub queue: usize,
     /// Of these, requests of one client.
     pub per_client: usize,

@@ -99,7 +99,7 @@ pub enum WorkerError {
         wanted: String,
     },
     /// The manifest was changed.
-    #[error("shared.json of `{run}` cannot be believed")]
+    #[error("shared.json of `{run}` failed verification")]
     Seal {
         /// The run.
         run: String,

@@ -69,7 +69,7 @@ pub enum AttackError {
         wrong: usize,
     },
     /// A perturbation has a finite size above zero.
-    #[error("query `{picture}` is to be attacked around the radius {found}, wanted a finite number above 0")]
+    #[error("the radius of query `{picture}`, to attack around, is {found}, wanted a finite number above 0")]
     Radius {
         /// Identity of the query.
         picture: String,

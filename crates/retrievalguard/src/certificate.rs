@@ -206,10 +206,10 @@ pub enum CertificateError {
         certifying_bound: f64,
     },
     /// Without another label there is nothing that a retrieval could change to.
-    #[error("the gallery holds no item that would be a wrong answer, so there is nothing to certify")]
+    #[error("the gallery has no item that would be a wrong answer, wanted at least one")]
     NoNegatives,
     /// Recall@k over so few items cannot fail and needs no certificate.
-    #[error("recall@{top_k} was asked for, but only {negatives} items would be wrong answers")]
+    #[error("top_k is {top_k}, wanted at most {negatives}, the number of items that would be wrong answers")]
     TopKTooLarge {
         /// The `k` that was asked for.
         top_k: usize,
@@ -217,7 +217,7 @@ pub enum CertificateError {
         negatives: usize,
     },
     /// `k` counts from one.
-    #[error("recall@0 was asked for, wanted at least 1")]
+    #[error("top_k is 0, wanted at least 1")]
     TopKZero,
     /// The item of a similarity question is not a direction.
     #[error("similarity to the zero vector is always 0, wanted a vector with a direction")]

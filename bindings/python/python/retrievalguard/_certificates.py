@@ -567,7 +567,7 @@ def read_certificates(path: PathLike, *, unverified: bool = False) -> Certificat
     path : path_like
         ``certificates.parquet``, a ``.jsonl`` file with its record beside it, or the directory of a run.
     unverified : bool
-        Whether to read a table that comes without a digest, as those of earlier versions and of other programs do.
+        Whether to read a table that has no digest, as those of earlier versions and of other programs do.
         One whose digest is there and wrong is refused all the same.
 
     Returns

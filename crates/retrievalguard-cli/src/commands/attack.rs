@@ -47,7 +47,7 @@ pub(crate) struct AttackArgs {
     /// The certificate to attack; half-space or, if the run has none, its first by default
     #[arg(long)]
     certificate: Option<CertificateName>,
-    /// How many certified queries are attacked, spread over the run; all by default
+    /// How many certified queries to attack, spread over the run; all by default
     #[arg(long)]
     queries: Option<NonZeroUsize>,
     /// Directory for attack.json and the journal; that of the run by default
@@ -74,10 +74,10 @@ pub(crate) struct AttackArgs {
     /// Seed of the attack's noise
     #[arg(long, default_value = "0", help_heading = "Attack")]
     seed: Seed,
-    /// Most samples with which a perturbed picture is judged
+    /// Most samples to judge a perturbed picture with
     #[arg(long, default_value = "2000", help_heading = "Judge")]
     judge_samples: SampleCount,
-    /// Samples on which it is decided what to prove of a perturbed picture
+    /// Samples that decide what to prove about a perturbed picture
     #[arg(long, default_value = "200", help_heading = "Judge")]
     judge_pilot: SampleCount,
     /// Probability that anything proved about one query's attack is wrong
@@ -86,7 +86,7 @@ pub(crate) struct AttackArgs {
     /// Seed of the judge's noise, to repeat a run; drawn from the operating system by default, and shown afterwards
     #[arg(long, help_heading = "Judge")]
     judge_seed: Option<Seed>,
-    /// Further sizes that are judged, to narrow down where a query breaks
+    /// Further sizes to judge, to narrow down where a query breaks
     #[arg(long, default_value = "3", help_heading = "Judge")]
     refinements: u32,
     #[command(flatten)]

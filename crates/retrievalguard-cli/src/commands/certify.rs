@@ -45,7 +45,7 @@ pub(crate) struct CertifyArgs {
     /// Encoder in ONNX
     #[arg(long, value_name = "FILE", required_unless_present = "samples_file")]
     model: Option<PathBuf>,
-    /// Model config of the encoder, if it does not lie beside it as encoder.toml or config.json
+    /// Model config of the encoder, if it is not beside it as encoder.toml or config.json
     #[arg(long, value_name = "FILE")]
     contract: Option<PathBuf>,
     /// Directory for the table, the journal and the log
@@ -90,10 +90,10 @@ pub(crate) struct CertifyArgs {
     /// Samples per task of a shared run; whole queries by default
     #[arg(long, value_name = "SAMPLES", requires = "share", help_heading = "Many machines")]
     chunk: Option<NonZeroU32>,
-    /// Write the table as JSON lines, too
+    /// Also write the table as JSON lines
     #[arg(long)]
     jsonl: bool,
-    /// Write a table per certificate as TSV, too, in the layout of randomised smoothing's usual tools
+    /// Also write a TSV table per certificate, in the layout of randomised smoothing's usual tools
     #[arg(long)]
     tsv: bool,
     /// Print JSON
@@ -131,13 +131,13 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let (Some(queries), Some(gallery), Some(model)) =
         (&arguments.queries, &arguments.gallery, &arguments.model)
     else {
-        bail!("pictures, --gallery and --model are wanted together, or --samples-file")
+        bail!("wanted pictures with --gallery and --model, or --samples-file")
     };
     let names = &arguments.certificate.0;
     if (arguments.target_radius.is_some() || arguments.top_k.get() > 1)
         && *names != [CertificateName::HalfSpace]
     {
-        bail!("--target-radius and --top-k speak of half-space alone, wanted no other --certificate");
+        bail!("--target-radius and --top-k apply to half-space only, wanted no other --certificate");
     }
     if arguments.target_radius.is_some() && arguments.top_k.get() > 1 {
         bail!("--target-radius decides recall@1, wanted no --top-k beside it");
@@ -220,7 +220,7 @@ pub(super) fn tell_left_out(report: &CertifyReport) {
     }
     if report.namesakes > 0 {
         tell(format_args!(
-            "note: {} queries share a name with a gallery item that may be the same picture; see --leave-one-out",
+            "note: {} queries have the name of a gallery item that may be the same picture; see --leave-one-out",
             report.namesakes
         ));
     }

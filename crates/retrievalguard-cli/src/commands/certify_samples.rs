@@ -60,7 +60,7 @@ pub(crate) struct SampleFiles {
     /// Norm bound F of the embeddings, 1 by default
     #[arg(long, value_name = "F")]
     norm_bound: Option<NormBound>,
-    /// Let rows repeat: the encoder has few outputs (signs, hashes), and you promise that each row has noise of its own
+    /// Let rows repeat: the encoder has few outputs (signs, hashes), and you promise that each row has independent noise
     #[arg(long, requires = "samples_file")]
     discrete: bool,
     /// Noisy copies behind each gallery vector, for paper-repaired
@@ -73,9 +73,9 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let (Some(samples_file), Some(gallery_file), Some(gallery_labels)) =
         (&files.samples_file, &files.gallery_file, &files.gallery_labels)
     else {
-        bail!("--samples-file, --gallery-file and --gallery-labels are wanted together")
+        bail!("wanted --samples-file, --gallery-file and --gallery-labels together")
     };
-    let Some(sigma) = arguments.sigma else { bail!("--sigma is wanted with --samples-file") };
+    let Some(sigma) = arguments.sigma else { bail!("--samples-file was given without --sigma, wanted both") };
     let gallery = import_npy(gallery_file, gallery_labels, None, Some(Metric::Euclidean))?.gallery;
     let samples = read(samples_file)?;
     let pilots = files.pilot_file.as_deref().map(read).transpose()?;
@@ -166,7 +166,10 @@ fn samples_of(
     let tenth = (all.count() / 10).max(1);
     match (all.slice(0..tenth), all.slice(tenth..all.count())) {
         (Some(pilot), Some(certifying)) => Ok((pilot, certifying)),
-        _ => bail!("{} samples leave none to certify with after the pilot, wanted at least 2", all.count()),
+        _ => bail!(
+            "{} samples are too few for a pilot and a certifying sample, wanted at least 2",
+            all.count()
+        ),
     }
 }
 

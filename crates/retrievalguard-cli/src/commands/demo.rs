@@ -61,7 +61,7 @@ pub(crate) struct DemoArgs {
     /// Directory for everything: pictures, encoder, gallery and certificates
     #[arg(long, value_name = "DIR", default_value = "retrievalguard-demo")]
     out: PathBuf,
-    /// How many queries are certified, 180 at most
+    /// How many queries to certify, at most 180
     #[arg(long, default_value = "120")]
     queries: NonZeroUsize,
     /// Standard deviation of the noise, in pixels scaled to [0, 1]

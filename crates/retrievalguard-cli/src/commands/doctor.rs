@@ -25,7 +25,7 @@ pub(super) fn run(arguments: &DoctorArgs, out: &mut dyn Write) -> anyhow::Result
         writeln!(out, "{report}")?;
     }
     if report.engine.is_none() {
-        bail!("no engine can run as asked, wanted one that is there");
+        bail!("no engine can run with these options, wanted at least one");
     }
     Ok(())
 }

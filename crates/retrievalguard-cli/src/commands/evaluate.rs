@@ -28,7 +28,7 @@ pub(crate) struct EvaluateArgs {
     /// Failure probability of the certificates, if the table does not say
     #[arg(long)]
     alpha: Option<Alpha>,
-    /// Read a table that comes without a digest, as those of earlier versions and of other programs do
+    /// Read a table that has no digest, as those of earlier versions and of other programs do
     #[arg(long)]
     unverified: bool,
     /// The certificates were computed at alpha divided by the number of queries, so all hold at once
@@ -62,10 +62,7 @@ pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Resu
     let unverified = if arguments.unverified { Unverified::Accept } else { Unverified::Refuse };
     let StoredTable { table, run, described, verified } = ResultTable::read(&arguments.table, unverified)?;
     if !verified {
-        tell(format_args!(
-            "note: `{}` comes without a digest, so nothing tells whether it was changed",
-            arguments.table.display()
-        ));
+        tell(format_args!("note: `{}` has no digest, so it cannot be verified", arguments.table.display()));
     }
     let old = || described.as_ref().and_then(|run| Alpha::new(run["alpha"].as_f64()?).ok());
     let found = run.as_ref().map_or_else(old, TableDescription::alpha);

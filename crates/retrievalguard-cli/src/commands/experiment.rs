@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &ExperimentArgs, out: &mut dyn Write) -> anyhow::Re
     writeln!(out, "{}", folder.join("figure.svg").display())?;
     if config.lipschitz.is_none() {
         tell(format_args!(
-            "note: a setting that is chosen by these results is certified with another --seed: the noise of the sweep's own, \
+            "note: certify a setting that you choose by these results with another --seed: the noise of the sweep's own, \
              which is certify's default unless the file names one, was looked at"
         ));
     }

@@ -73,7 +73,7 @@ enum Retriever {
 
 pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     if arguments.retriever == Retriever::Vote && arguments.target_radius.is_some() {
-        bail!("--target-radius speaks of the mean retriever alone, wanted no --retriever vote");
+        bail!("--target-radius applies to the mean retriever only, wanted no --retriever vote");
     }
     let stored = GalleryDirectory::read(&arguments.gallery)?;
     let sigma = sigma_for(arguments.sigma, &stored.manifest, &arguments.gallery)?;

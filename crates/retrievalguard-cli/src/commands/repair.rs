@@ -11,12 +11,12 @@ use crate::progress::tell;
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
-    after_help = "Example: retrievalguard repair products.gallery, and with --accept-loss if the journal of writes cannot be had back"
+    after_help = "Example: retrievalguard repair products.gallery, and with --accept-loss if the journal of writes is lost for good"
 )]
 pub(crate) struct RepairArgs {
     /// Gallery directory, as written by `retrievalguard index`
     gallery: PathBuf,
-    /// Give up acknowledged writes that the journal does not hold any more
+    /// Give up acknowledged writes that the journal has lost
     #[arg(long)]
     accept_loss: bool,
 }

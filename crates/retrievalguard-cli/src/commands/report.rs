@@ -34,7 +34,7 @@ const SCALE: f32 = 2.0;
 #[command(
     args_override_self = true,
     after_help = "Example: retrievalguard report retrievalguard-demo/certificates\n\n\
-        The page needs no network; the figures lie in RUN/figures as SVG and PNG."
+        The page needs no network; the figures are in RUN/figures as SVG and PNG."
 )]
 pub(crate) struct ReportArgs {
     /// The run, as written by `retrievalguard certify` or `retrievalguard demo`
@@ -43,7 +43,7 @@ pub(crate) struct ReportArgs {
     /// The page to write; report.html in the run's directory by default
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// How many queries are listed with their pictures
+    /// How many queries to list with their pictures
     #[arg(long, default_value = "500", value_name = "N")]
     most: NonZeroUsize,
 }

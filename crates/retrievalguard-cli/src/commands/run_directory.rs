@@ -129,7 +129,7 @@ impl RunDirectory {
         let path = &self.inputs.places.gallery;
         let stored = GalleryDirectory::read(path)?;
         if stored.digest() != self.description.gallery.digest {
-            bail!("gallery `{}` has changed since the run, wanted the one that was searched", path.display());
+            bail!("gallery `{}` has changed since the run, wanted it unchanged", path.display());
         }
         Ok(stored)
     }

@@ -50,19 +50,19 @@ pub(crate) struct ServeArgs {
     black_box: bool,
     #[command(flatten)]
     model: ModelArgs,
-    /// Address to listen on; any but a loopback address asks for --tokens
+    /// Address to listen on; any but a loopback address needs --tokens
     #[arg(long, default_value = "127.0.0.1", help_heading = "Network")]
     host: IpAddr,
     /// Port to listen on; 0 for any that is free
     #[arg(long, default_value = "8765", help_heading = "Network")]
     port: u16,
-    /// File with lines `read TOKEN` and `write TOKEN`; without it nobody is asked
+    /// File with lines `read TOKEN` and `write TOKEN`; without it no token is needed
     #[arg(long, value_name = "FILE", help_heading = "Network")]
     tokens: Option<PathBuf>,
     /// Another name under which the service may be addressed; may be given several times
     #[arg(long, value_name = "NAME", help_heading = "Network")]
     allowed_host: Vec<String>,
-    /// Seconds that requests have to end when the service does
+    /// Seconds for open requests to finish when the service stops
     #[arg(long, default_value = "30", value_parser = clap::value_parser!(u64).range(..=86_400), help_heading = "Network")]
     grace: u64,
     /// How the log on standard error is written
@@ -89,7 +89,7 @@ struct LimitArgs {
     /// Seconds until a query is given up
     #[arg(long, default_value = "30", value_parser = up_to::<86_400>, help_heading = "Limits")]
     max_seconds: NonZeroUsize,
-    /// Requests that are answered at once; more are sent away
+    /// Requests answered at the same time; more are refused
     #[arg(long, default_value = "64", value_parser = up_to::<65_536>, help_heading = "Limits")]
     queue: NonZeroUsize,
     /// Of these, requests of one client; half of them by default

@@ -67,7 +67,7 @@ pub(crate) struct TrainArgs {
     /// Part of the held-out data set, if it is not --split
     #[arg(long, value_name = "SPLIT", requires = "held_out")]
     held_out_split: Option<NamedSplit>,
-    /// What computes: cpu, or what this program was built with of libtorch, cuda, wgpu
+    /// Backend: cpu, or libtorch, cuda or wgpu if this program was built with it
     #[arg(long, default_value = "cpu")]
     backend: Backend,
     /// Mebibytes of decoded pictures to keep in memory

@@ -10,17 +10,17 @@ use retrievalguard_encoder::table::Unverified;
 #[command(
     args_override_self = true,
     after_help = "Example: retrievalguard upgrade run\n\n\
-        A run's table is held against the run's journal and written again with its digest; a gallery's files are held\n\
-        against its manifest."
+        A run's table is checked against the run's journal and written again with its digest; a gallery's files are\n\
+        checked against its manifest."
 )]
 pub(crate) struct UpgradeArgs {
     /// The gallery or the run, which is changed in place
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// The gallery that the run searched, if it does not lie where it lay
+    /// The gallery that the run searched, if it has moved
     #[arg(long, value_name = "DIR")]
     gallery: Option<PathBuf>,
-    /// Take the table of a run without a journal as it is
+    /// Accept the table of a run without a journal, unverified
     #[arg(long)]
     unverified: bool,
 }

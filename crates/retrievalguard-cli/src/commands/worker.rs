@@ -15,7 +15,7 @@ use crate::progress::{Progress, tell};
     after_help = "Examples:\n  \
         retrievalguard worker --run runs/large\n  \
         retrievalguard worker --run s3://bucket/large --index 3 --of 10\n\n\
-        In an array job of Slurm, or an indexed job of Kubernetes with --of, each worker takes its own share by itself.\n\
+        In an array job of Slurm, or an indexed job of Kubernetes with --of, each worker finds its own share.\n\
         Any number of workers, stopped and repeated at will, leave the same parts."
 )]
 pub(crate) struct WorkerArgs {

@@ -159,7 +159,7 @@ fn radii_that_someone_changed_and_runs_that_cannot_be_attacked_are_found_out() {
     attack("--noise 4294967295").fails(2, &["--noise is 4294967295"]);
     attack("--judge-samples 4294967295").fails(2, &["--judge-samples is 4294967295"]);
     attack("--white-box --black-box").ends_with_status(2).tells(&["cannot be used with"]);
-    sandbox.run("attack nowhere").fails(2, &["`nowhere` is no finished run of certificates"]);
+    sandbox.run("attack nowhere").fails(2, &["`nowhere` is not a finished run of `certify`"]);
 
     // Radii that nobody could have proved are refused before they are attacked.
     let run = sandbox.path(RUN);

@@ -67,7 +67,7 @@ fn folders_without_usable_pictures_are_named() {
     index("notes").fails(2, &["data set `notes` holds no pictures (files of other kinds: 1)"]);
     sandbox.draw("pictures");
     write_png(&sandbox.path("pictures/stray.png"), 4, 4, &[7; 48]);
-    index("pictures").fails(2, &["unlabelled picture `pictures/stray.png`", "wanted root/class/picture"]);
+    index("pictures").fails(2, &["picture `pictures/stray.png` has no label", "wanted root/class/picture"]);
     fs::remove_file(sandbox.path("pictures/stray.png")).unwrap();
     index("pictures --limit 0").fails(2, &["--limit"]);
     index("pictures --split cub/test")
@@ -164,7 +164,8 @@ fn galleries_that_do_not_belong_to_the_queries_are_refused_with_the_reason() {
 
     // A gallery of one label leaves nothing to tell it from.
     sandbox.run(&format!("index pictures --limit 6 --gallery one {ENCODER}")).succeeds();
-    certify("--gallery one --limit 1").fails(2, &["query `class-0/0.png`", "nothing to certify"]);
+    certify("--gallery one --limit 1")
+        .fails(2, &["query `class-0/0.png`", "wrong answer, wanted at least one"]);
     let mut vectors = sandbox.bytes("gallery/vectors.npy");
     *vectors.last_mut().unwrap() ^= 1;
     sandbox.write("gallery/vectors.npy", vectors);
@@ -193,7 +194,7 @@ fn tables_and_arrays_that_are_not_are_refused() {
     assert!(!sandbox.path("gallery").exists());
 
     sandbox.run("evaluate nowhere.parquet").fails(2, &["`nowhere.parquet`", "No such file"]);
-    sandbox.run("evaluate no.parquet").fails(2, &["table `no.parquet` is no Parquet file"]);
+    sandbox.run("evaluate no.parquet").fails(2, &["table `no.parquet` is not a readable Parquet file"]);
     sandbox.write("empty.jsonl", "");
     sandbox.run("evaluate empty.jsonl").fails(2, &["`empty.jsonl` has no rows"]);
     sandbox.write("odd.jsonl", "{\"identity\": 3}\n");

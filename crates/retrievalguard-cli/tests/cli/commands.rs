@@ -94,7 +94,7 @@ fn pictures_become_a_gallery_certificates_and_tables() {
     sandbox.write("alone.jsonl", sandbox.bytes("run/certificates.jsonl"));
     sandbox
         .run("evaluate alone.jsonl")
-        .fails(2, &["`alone.jsonl` comes without a digest", "hint: `retrievalguard upgrade`"]);
+        .fails(2, &["`alone.jsonl` has no digest", "hint: `retrievalguard upgrade`"]);
     sandbox.run("evaluate alone.jsonl --unverified").fails(2, &["does not say its alpha", "--alpha"]);
     sandbox.run("evaluate run/certificates.jsonl --alpha 0.05").fails(2, &["--alpha is 0.05", "0.01"]);
     sandbox.run("evaluate run/vote.tsv").fails(2, &["vote.tsv", ".parquet or .jsonl"]);
@@ -116,7 +116,7 @@ fn a_summary_of_known_verdicts_is_known_to_the_letter() {
     ];
     sandbox.write("table.jsonl", rows.join("\n") + "\n");
     let run = sandbox.run("evaluate table.jsonl --unverified --alpha 0.05 --radii 0,0.25,0.5").succeeds();
-    let run = run.tells(&["`table.jsonl` comes without a digest, so nothing tells whether it was changed"]);
+    let run = run.tells(&["`table.jsonl` has no digest, so it cannot be verified"]);
     let wanted = "\
 4 queries, sigma 0.25 (pixels in [0, 1]); each certificate is wrong with probability at most 0.05,
 so at most 0.2 wrong ones are to be expected
@@ -485,7 +485,7 @@ fn a_target_radius_takes_as_many_samples_as_the_query_needs() {
     let run = sandbox.run(&format!("{line} --samples 100 --target-radius 5 --out far --limit 1")).succeeds();
     run.tells(&["the target radius 5 is out of reach with 100 samples"]);
     for flags in ["--target-radius 0.1 --certificate all", "--top-k 2 --certificate vote"] {
-        sandbox.run(&format!("{line} {flags} --out no")).fails(2, &["half-space alone"]);
+        sandbox.run(&format!("{line} {flags} --out no")).fails(2, &["half-space only"]);
     }
     sandbox.run(&format!("{line} --target-radius 0.1 --top-k 2 --out no")).fails(2, &["recall@1"]);
 }

@@ -57,7 +57,7 @@ fn a_demo_shows_every_certificate_and_continues_to_the_same_bytes() {
     unknown.fails(2, &["no query `nobody`", "one of its 120"]);
     let several = sandbox.run(&explain.replace("240/05.png", "05.png"));
     several.fails(2, &["end in `05.png`, wanted one of them"]);
-    sandbox.run("explain 240/05.png --run .").fails(2, &["is no finished run of certificates"]);
+    sandbox.run("explain 240/05.png --run .").fails(2, &["is not a finished run of `certify`"]);
     let model = sandbox.bytes("retrievalguard-demo/encoder.toml");
     let changed = String::from_utf8_lossy(&model).replacen("size = 32", "size = 40", 1);
     sandbox.write("retrievalguard-demo/encoder.toml", &changed);

@@ -84,14 +84,14 @@ fn what_is_gone_since_the_run_is_marked_and_what_is_wrong_is_refused() {
     fs::remove_dir_all(sandbox.path("gallery")).unwrap();
     sandbox.run("report run").succeeds().tells(&["Items of the gallery are shown without pictures"]);
 
-    sandbox.run("report pictures").fails(2, &["`pictures` is no finished run of certificates"]);
+    sandbox.run("report pictures").fails(2, &["`pictures` is not a finished run of `certify`"]);
     sandbox.write("run/attack.json", "{}");
     let told = ["Attacks are not shown", "no digest of itself", "attack the run again"];
     sandbox.run("report run").succeeds().tells(&told);
     sandbox.write("run/attack.json", seal(&json!({})).unwrap());
     sandbox
         .run("report run")
-        .fails(2, &["`run/attack.json` cannot be shown", "it does not say what attacks found"]);
+        .fails(2, &["`run/attack.json` cannot be shown", "it does not hold results of an attack"]);
 }
 
 /// Attacks on the certified queries, made up: they hold inside and break at twice the radius.
@@ -142,7 +142,7 @@ fn only_attacks_on_this_very_table_are_shown() {
     sandbox.write("run/attack.json", seal(&foreign).unwrap().replace("quarter", "corner"));
     sandbox
         .run("report run")
-        .fails(2, &["`run/attack.json` cannot be shown", "cannot be believed", "sealed with"]);
+        .fails(2, &["`run/attack.json` cannot be shown", "failed verification", "sealed with"]);
     sandbox.write("run/attack.json", seal(&foreign).unwrap());
     sandbox
         .run("report run")

@@ -166,7 +166,7 @@ fn a_shared_run_that_was_edited_is_not_worked_on() {
     ];
     let whole = sandbox.bytes("whole/shared.json");
     for (what, change, told) in changes {
-        for (again, told) in [(false, "cannot be believed"), (true, told)] {
+        for (again, told) in [(false, "failed verification"), (true, told)] {
             edit_manifest(&sandbox, "whole", again, change);
             for line in ["worker --run whole --engine rten", "merge --run whole --out merged"] {
                 let run = sandbox.run(line).fails(2, &[told]);

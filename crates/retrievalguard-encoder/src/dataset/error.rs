@@ -40,7 +40,7 @@ pub enum DatasetError {
         format: Format,
     },
     /// A picture lies beside the class folders.
-    #[error("unlabelled picture `{}`: it lies in no class folder, wanted root/class/picture", path.display())]
+    #[error("picture `{}` has no label: it is in no class folder, wanted root/class/picture", path.display())]
     Unlabelled {
         /// The picture.
         path: PathBuf,
@@ -54,7 +54,7 @@ pub enum DatasetError {
         ignored: usize,
     },
     /// Folders are nested too deeply, probably in a circle of links.
-    #[error("folder `{}` lies {depth} folders deep, allowed are {limit}", path.display())]
+    #[error("folder `{}` is {depth} levels deep, wanted at most {limit}", path.display())]
     Depth {
         /// The folder.
         path: PathBuf,

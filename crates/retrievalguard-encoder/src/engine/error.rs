@@ -26,7 +26,7 @@ pub enum EngineError {
     #[error(transparent)]
     File(#[from] ModelFileError),
     /// The names in the model's graph do not fit together.
-    #[error("the graph of model `{model}` does not fit together")]
+    #[error("the graph of model `{model}` is inconsistent")]
     Graph {
         /// The model.
         model: PathBuf,
@@ -47,7 +47,7 @@ pub enum EngineError {
     },
     /// The same picture gave other numbers the second time.
     #[error(
-        "model `{model}` gave other numbers for the same picture the second time, off by {difference:.1e} of the embedding's norm, wanted the same bits"
+        "model `{model}` gave two embeddings for the same picture, {difference:.1e} of their norm apart, wanted the same bits"
     )]
     NotDeterministic {
         /// The model.
@@ -69,7 +69,7 @@ pub enum EngineError {
     },
     /// The encoder must run picture by picture and has nothing to say about a single picture.
     #[error(
-        "model `{model}` must run picture by picture ({reason}), and the embedding of a picture by itself has length 0"
+        "model `{model}` must run picture by picture ({reason}), and a picture by itself has an embedding of length 0, which cannot be normalised"
     )]
     NothingAlone {
         /// The model.
@@ -84,7 +84,7 @@ pub enum EngineError {
         attempts: Vec<Attempt>,
     },
     /// Only onnxruntime knows providers other than the processor.
-    #[error("provider `{provider}` needs onnxruntime, found only rten, which runs on the processor")]
+    #[error("provider `{provider}` needs onnxruntime, found only rten, which runs on the CPU")]
     ProviderNeedsOnnxruntime {
         /// The provider asked for.
         provider: Provider,

@@ -9,13 +9,13 @@ use super::{Graph, Node, Tensor};
 #[non_exhaustive]
 pub enum GraphError {
     /// Two things have one name.
-    #[error("two values of the graph are called `{name}`, wanted names that are unique")]
+    #[error("two values of the graph are called `{name}`, wanted unique names")]
     Twice {
         /// The name.
         name: String,
     },
     /// A name that nothing makes.
-    #[error("node `{node}` ({operator}) takes `{name}`, which nothing in the graph makes")]
+    #[error("node `{node}` ({operator}) takes `{name}`, which no node of the graph computes")]
     Missing {
         /// The node.
         node: String,
@@ -25,13 +25,13 @@ pub enum GraphError {
         name: String,
     },
     /// The graph has no such output.
-    #[error("nothing in the graph makes its output `{name}`")]
+    #[error("no node of the graph computes its output `{name}`")]
     Output {
         /// The name.
         name: String,
     },
     /// A value is made from itself.
-    #[error("node `{node}` ({operator}) is part of a circle")]
+    #[error("node `{node}` ({operator}) is part of a cycle")]
     Circle {
         /// The node.
         node: String,

@@ -55,7 +55,7 @@ pub enum TensorError {
         found: ElementType,
     },
     /// There are more or fewer of them than the shape says.
-    #[error("tensor `{tensor}` holds {found} bytes or numbers, its shape {shape:?} wants another count")]
+    #[error("tensor `{tensor}` holds {found} bytes or numbers, which do not fill its shape {shape:?}")]
     Length {
         /// The tensor.
         tensor: String,

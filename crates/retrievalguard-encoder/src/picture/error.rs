@@ -33,7 +33,7 @@ pub enum PictureError {
         limit: u64,
     },
     /// Reading it would take more memory than allowed.
-    #[error("picture `{picture}` needs at least {needed} bytes of memory, allowed are {limit}")]
+    #[error("picture `{picture}` needs at least {needed} bytes of memory, wanted at most {limit}")]
     Memory {
         /// Name of the picture.
         picture: String,

@@ -188,14 +188,14 @@ pub fn used(records: &[Record], report: &CertifyReport) -> Vec<Record> {
 #[non_exhaustive]
 pub enum RunError {
     /// There is no table.
-    #[error("`{}` is no finished run of certificates, wanted a directory with {TABLE_FILE}", path.display())]
+    #[error("`{}` is not a finished run of `certify`, wanted a directory with {TABLE_FILE}", path.display())]
     NotFinished {
         /// The directory.
         path: PathBuf,
     },
     /// It was written before runs had a record.
     #[error(
-        "`{}` holds a run of an earlier version, whose files nobody can verify; `retrievalguard upgrade` looks at it once",
+        "`{}` holds a run of an earlier version, whose files cannot be verified; `retrievalguard upgrade` converts it",
         path.display()
     )]
     Old {
@@ -208,7 +208,7 @@ pub enum RunError {
         /// The directory.
         path: PathBuf,
     },
-    /// The table or its record cannot be believed.
+    /// The table or its record cannot be verified.
     #[error(transparent)]
     Table(#[from] TableError),
     /// The table is not that of a run over pictures.
@@ -218,7 +218,7 @@ pub enum RunError {
         path: PathBuf,
     },
     /// The table and its record are of different runs.
-    #[error("`{}` is of run {found:.16}…, wanted {wanted:.16}…", path.display())]
+    #[error("`{}` belongs to run {found:.16}…, wanted {wanted:.16}…", path.display())]
     OtherRun {
         /// The file.
         path: PathBuf,
@@ -236,7 +236,7 @@ pub enum RunError {
         source: std::io::Error,
     },
     /// A file was changed.
-    #[error("`{}` cannot be believed", path.display())]
+    #[error("`{}` failed verification", path.display())]
     Seal {
         /// The file.
         path: PathBuf,
@@ -244,7 +244,7 @@ pub enum RunError {
         source: SealError,
     },
     /// A file is intact but says something else.
-    #[error("`{}` does not say where a run's inputs lay", path.display())]
+    #[error("`{}` does not say where the run's inputs were", path.display())]
     Places {
         /// The file.
         path: PathBuf,

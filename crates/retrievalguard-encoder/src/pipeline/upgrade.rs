@@ -77,7 +77,7 @@ pub enum UpgradeError {
     },
     /// Nothing tells whether the table was changed.
     #[error(
-        "`{}` is not there, so nothing tells whether the table was changed; wanted it back, or --unverified",
+        "`{}` is missing, so the table cannot be verified; wanted it back, or --unverified",
         path.display()
     )]
     NoJournal {

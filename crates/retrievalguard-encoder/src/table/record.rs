@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{ResultTable, TableError};
 use crate::run::{RUN_FORMAT, TableDescription};
 
-/// What happens to a table that comes without a digest.
+/// What happens to a table that has no digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unverified {
     /// It is refused.

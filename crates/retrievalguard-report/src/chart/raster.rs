@@ -14,7 +14,7 @@ const MOST_PIXELS: f32 = 16_000.0;
 pub enum FigureError {
     /// No picture has that size.
     #[error(
-        "a figure of {width} by {height} units at scale {scale} has no picture, wanted sides from 1 to {MOST_PIXELS} pixels"
+        "a figure of {width} by {height} units at scale {scale} cannot be rendered, wanted sides from 1 to {MOST_PIXELS} pixels"
     )]
     Size {
         /// Units across.
@@ -25,10 +25,10 @@ pub enum FigureError {
         scale: f32,
     },
     /// The renderer refused the drawing.
-    #[error("the drawing is no SVG that can be rendered")]
+    #[error("the figure is not an SVG that can be rendered")]
     Drawing(#[from] resvg::usvg::Error),
     /// The pixels could not be written as PNG.
-    #[error("the picture of a figure could not be encoded: {0}")]
+    #[error("the figure could not be encoded as PNG: {0}")]
     Encoding(String),
 }
 

@@ -78,7 +78,7 @@ pub enum RowsError {
     },
     /// A sample that was made longer than it is.
     #[error(
-        "{repeated} of {rows} certifying rows repeat an earlier one, row {second} is row {first}, wanted noise of its own for each"
+        "{repeated} of {rows} certifying rows repeat an earlier one, row {second} is row {first}, wanted independent noise for each"
     )]
     Repeated {
         /// Rows that were there before.
@@ -92,7 +92,7 @@ pub enum RowsError {
     },
     /// The gallery was made of the sample, so it was not fixed before.
     #[error(
-        "{found} of {rows} certifying rows are vectors of the gallery, row {certifying} is item {item}, wanted a gallery that was there before the noise"
+        "{found} of {rows} certifying rows are vectors of the gallery, row {certifying} is item {item}, wanted a gallery that was fixed before the noise was drawn"
     )]
     InGallery {
         /// Certifying rows that the gallery has, too.
@@ -119,7 +119,7 @@ pub enum RowsError {
         end: usize,
     },
     /// The sample is a shorter one, several times.
-    #[error("the {rows} certifying rows begin again after every {period}, wanted noise of its own for each")]
+    #[error("the {rows} certifying rows repeat with period {period}, wanted independent noise for each")]
     Periodic {
         /// Certifying rows.
         rows: usize,
@@ -128,7 +128,7 @@ pub enum RowsError {
     },
     /// Each row of a shorter sample, several times.
     #[error(
-        "each of the {rows} certifying rows is there {times} times in a row, wanted noise of its own for each"
+        "each of the {rows} certifying rows occurs {times} times in succession, wanted independent noise for each"
     )]
     Stretched {
         /// Certifying rows.

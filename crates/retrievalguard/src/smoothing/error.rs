@@ -8,7 +8,7 @@ use crate::{EmbedderFailure, NormBound, SampleError};
 #[non_exhaustive]
 pub enum SmoothingError {
     /// The picture does not fit the encoder.
-    #[error("picture `{picture}` has {found} values, the encoder wants {wanted} (shape {shape:?})")]
+    #[error("picture `{picture}` has {found} values, wanted {wanted} for the encoder's shape {shape:?}")]
     Shape {
         /// Identity of the picture.
         picture: String,
@@ -54,7 +54,7 @@ pub enum SmoothingError {
         limit: f64,
     },
     /// No sample was asked for.
-    #[error("picture `{picture}` was to be smoothed with the empty sample range {start}..{end}")]
+    #[error("the sample range of picture `{picture}` is {start}..{end}, wanted at least one sample")]
     NoSamples {
         /// Identity of the picture.
         picture: String,

@@ -32,7 +32,7 @@ const HOLDER_BYTES: u64 = 100;
 #[non_exhaustive]
 pub enum LockError {
     /// Another process, or this one, is writing there.
-    #[error("`{}` is in use by {holder}, wanted a folder that nobody writes to", folder.display())]
+    #[error("`{}` is in use by {holder}, wanted a folder that no other process uses", folder.display())]
     InUse {
         /// The folder.
         folder: PathBuf,
@@ -151,7 +151,7 @@ mod tests {
         let (shown, process) = (folder.path().display(), std::process::id());
         assert_eq!(
             error.to_string(),
-            format!("`{shown}` is in use by process {process}, wanted a folder that nobody writes to")
+            format!("`{shown}` is in use by process {process}, wanted a folder that no other process uses")
         );
         drop(first);
         assert!(fs::read_dir(folder.path()).unwrap().next().is_none(), "the lock leaves nothing behind");

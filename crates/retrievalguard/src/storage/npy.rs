@@ -104,7 +104,7 @@ pub enum NpyError {
         shape: Vec<usize>,
     },
     /// The file is shorter or longer than its header says.
-    #[error("array `{}` has {found} bytes of numbers, its shape {shape:?} wants {wanted}", path.display())]
+    #[error("array `{}` has {found} bytes of numbers, wanted {wanted} for its shape {shape:?}", path.display())]
     Size {
         /// The file.
         path: PathBuf,

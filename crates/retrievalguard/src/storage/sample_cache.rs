@@ -77,7 +77,7 @@ pub enum CacheError {
         wanted: String,
     },
     /// There are more or fewer samples than the key says.
-    #[error("samples of `{identity}` have {found} rows, their range wants {wanted}")]
+    #[error("samples of `{identity}` have {found} rows, wanted {wanted} for their range")]
     Count {
         /// The picture.
         identity: String,

@@ -24,7 +24,7 @@ use super::digest::Digest;
 /// The field that holds the digest of the others.
 pub const SEAL: &str = "sha256";
 
-/// Why a sealed text cannot be believed.
+/// Why a sealed text cannot be verified.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SealError {
@@ -32,7 +32,7 @@ pub enum SealError {
     #[error("it is not JSON")]
     Json(#[source] serde_json::Error),
     /// It says nothing about itself.
-    #[error("it holds no `{SEAL}` of itself, wanted the digest of its other fields")]
+    #[error("it has no `{SEAL}`, wanted the digest of its other fields")]
     Unsealed,
     /// It is not what was written.
     #[error("its fields have sha256 {found:.16}…, it was sealed with {wanted:.16}…")]

@@ -95,7 +95,7 @@ pub enum ShardsError {
     #[error(transparent)]
     Gallery(#[from] GalleryError),
     /// The directory was never finished, or is not a sharded gallery.
-    #[error("`{}` has no {MANIFEST}: it is no sharded gallery, or one whose writing was interrupted", path.display())]
+    #[error("`{}` has no {MANIFEST}: it is not a sharded gallery, or writing it was interrupted", path.display())]
     NoManifest {
         /// The directory.
         path: PathBuf,
@@ -107,7 +107,7 @@ pub enum ShardsError {
         path: PathBuf,
     },
     /// An earlier write failed, so rows are missing.
-    #[error("sharded gallery `{}` lost rows when an earlier write failed, wanted it begun again", path.display())]
+    #[error("sharded gallery `{}` lost rows when an earlier write failed, wanted it written again from the start", path.display())]
     Interrupted {
         /// The directory.
         path: PathBuf,
@@ -133,7 +133,7 @@ pub enum ShardsError {
         wanted: String,
     },
     /// A shard is searched as it was made.
-    #[error("`{}` holds {writes} writes to a shard, wanted a shard as it was made", path.display())]
+    #[error("`{}` holds {writes} writes to a shard, wanted none", path.display())]
     Writes {
         /// The journal.
         path: PathBuf,

@@ -28,7 +28,7 @@ pub enum StorageError {
     #[error(transparent)]
     Write(#[from] WriteError),
     /// The directory was never finished, or is not a gallery.
-    #[error("`{}` has no {MANIFEST}: it is no gallery, or one whose writing was interrupted", path.display())]
+    #[error("`{}` has no {MANIFEST}: it is not a gallery, or writing it was interrupted", path.display())]
     NoManifest {
         /// The directory.
         path: PathBuf,
@@ -54,7 +54,7 @@ pub enum StorageError {
         wanted: u32,
     },
     /// A manifest was changed after it had been written.
-    #[error("`{}` cannot be believed", path.display())]
+    #[error("`{}` failed verification", path.display())]
     Seal {
         /// The manifest.
         path: PathBuf,
@@ -206,9 +206,7 @@ pub enum StorageError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The name of a picture file ends in letters and digits.
-    #[error(
-        "a picture is to be stored with the extension `{found}`, wanted 1 to 8 lower-case letters and digits"
-    )]
+    #[error("the extension of a stored picture is `{found}`, wanted 1 to 8 lower-case letters and digits")]
     Extension {
         /// What was given.
         found: String,

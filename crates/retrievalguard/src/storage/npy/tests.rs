@@ -187,7 +187,7 @@ fn messages_name_the_file_what_was_found_and_what_was_wanted() {
     for (error, message) in [
         (
             array_of(&with_shape("(2, 2)", 12)),
-            "array `array.npy` has 12 bytes of numbers, its shape [2, 2] wants 16",
+            "array `array.npy` has 12 bytes of numbers, wanted 16 for its shape [2, 2]",
         ),
         (
             array_of(&with_shape("(-2, 2)", 12)),
