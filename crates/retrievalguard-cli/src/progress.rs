@@ -19,7 +19,7 @@ pub(crate) use self::training::TrainingProgress;
 /// Lines appear at most this often where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Says a line on standard error; if nobody can hear it, the work goes on.
+/// Says a line on standard error; if it cannot be written, the work continues.
 pub(crate) fn tell(words: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{words}");
 }

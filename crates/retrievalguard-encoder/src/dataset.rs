@@ -143,7 +143,7 @@ pub enum Role {
 /// One labelled picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Name that is unique in the data set and the same wherever it lies.
+    /// Name that is unique in the data set and the same wherever it is.
     pub identity: String,
     /// The pixels, or where they are.
     pub source: PictureSource,

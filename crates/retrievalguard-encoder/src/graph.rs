@@ -182,7 +182,7 @@ pub enum AttributeValue {
     Tensors(Vec<Tensor>),
     /// Several branches.
     Graphs(Vec<Graph>),
-    /// Something that nobody here reads: a sparse tensor, a type, or a reference to a function's attribute.
+    /// Something that is not read here: a sparse tensor, a type, or a reference to a function's attribute.
     Other,
 }
 

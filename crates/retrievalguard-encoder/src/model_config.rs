@@ -1,7 +1,7 @@
-//! The model config: what stands between a picture file and the numbers an encoder was trained on.
+//! The model config: how a picture file becomes the numbers that an encoder was trained on.
 //!
 //! An ONNX file says how large its input is, but not how pictures are brought to that size, in which order the
-//! channels stand or what is subtracted from them; a wrong guess costs recall without any error. `encoder.toml` beside
+//! channels are or what is subtracted from them; a wrong guess costs recall without any error. `encoder.toml` beside
 //! the model says it, and a `config.json` of timm is understood too. Noise is added to pixels in `[0, 1]`, before mean
 //! and standard deviation.
 //!
@@ -211,7 +211,7 @@ pub enum ModelConfigError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelConfigFault {
-    /// Not TOML, a key that nobody knows, a key that is missing or a value of the wrong kind.
+    /// Not TOML, an unknown key, a key that is missing or a value of the wrong kind.
     #[error("line {line}: {message}")]
     Toml {
         /// Line, counted from 1.

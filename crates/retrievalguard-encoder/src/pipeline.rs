@@ -158,7 +158,7 @@ pub trait Observer: Sync {
     /// `done` of `total` pictures are on disk.
     fn advanced(&self, done: usize, total: usize);
 
-    /// Whether to stop after the pictures in hand.
+    /// Whether to stop after the current pictures.
     fn stop(&self) -> bool {
         false
     }
@@ -309,7 +309,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// One line of a journal: what came of the picture at a position.
+/// One line of a journal: the result for the picture at a position.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Entry<T> {

@@ -1,7 +1,7 @@
 //! What decides the results of a run: one description for its journal, its tables, its parts on other machines, its report
 //! and Python.
 //!
-//! A description holds digests and parameters and no path, so the same inputs have the same description wherever they lie
+//! A description holds digests and parameters and no path, so the same inputs have the same description wherever they are
 //! and however they were named.
 
 use retrievalguard::certificate::CertificateName;
@@ -43,7 +43,7 @@ pub enum DescriptionError {
     Contradiction {
         /// Which field.
         field: &'static str,
-        /// What stands there.
+        /// What was found.
         found: String,
         /// What the other fields want.
         wanted: String,

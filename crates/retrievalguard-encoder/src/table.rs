@@ -78,7 +78,7 @@ pub enum TableError {
         row: usize,
         /// Which field of it.
         field: String,
-        /// What stands there.
+        /// What was found.
         found: String,
         /// What would have been accepted.
         wanted: String,

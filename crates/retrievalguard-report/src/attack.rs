@@ -62,7 +62,7 @@ pub struct AttackedQuery {
     pub plain_smallest_break: Option<f64>,
 }
 
-/// What came of some perturbations.
+/// Results of some perturbations.
 fn rates<'a>(points: impl Iterator<Item = &'a Point>) -> Rates {
     let mut rates = Rates::default();
     for point in points {
@@ -88,18 +88,18 @@ pub enum AttackFileError {
 }
 
 impl Attack {
-    /// Reads the text of `attack.json` and holds it against its own digest.
+    /// Reads the text of `attack.json` and checks it against its own digest.
     pub fn parse(text: &[u8]) -> Result<Self, AttackFileError> {
         Ok(serde_json::from_value(unseal(text)?)?)
     }
 
-    /// What came of the attacks on the smoothed retriever at a factor.
+    /// Results of the attacks on the smoothed retriever at a factor.
     pub fn smoothed(&self, factor: f64) -> Rates {
         let points = self.queries.iter().flat_map(|query| &query.smoothed);
         rates(points.filter(|point| same(point.factor, factor)))
     }
 
-    /// What came of the attacks on the plain retriever at a factor, where it was right before.
+    /// Results of the attacks on the plain retriever at a factor, where it was right before.
     pub fn plain(&self, factor: f64) -> Rates {
         let right = self.queries.iter().filter(|query| query.plain_right);
         rates(right.flat_map(|query| &query.plain).filter(|point| same(point.factor, factor)))

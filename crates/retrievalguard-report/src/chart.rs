@@ -82,7 +82,7 @@ pub enum Scale {
     Linear,
     /// Equal factors are equally long.
     Log10,
-    /// The number `i` stands for the name at place `i`; on a vertical axis the first name is at the top.
+    /// The number `i` means the name at place `i`; on a vertical axis the first name is at the top.
     Names(Vec<String>),
 }
 

@@ -1,4 +1,4 @@
-//! Small pictures that stand inside the page.
+//! Small pictures inside the page.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! The thin trait behind which any encoder stands.
+//! The thin trait that every encoder implements.
 //!
 //! The theory asks three things of an encoder `h`: it is a function of each picture alone (no statistics over the
 //! batch), it always gives the same answer, and its output lies in the ball of radius `F`. The first two are the
@@ -52,7 +52,7 @@ pub trait Embedder: Sync {
     /// Norm bound `F` of the embeddings.
     fn norm_bound(&self) -> NormBound;
 
-    /// Embeds the pictures that lie one after the other in `pictures` into rows of `embeddings`.
+    /// Embeds the consecutive pictures in `pictures` into rows of `embeddings`.
     ///
     /// The caller guarantees that both slices hold the same whole number of rows.
     fn embed(&self, pictures: &[f32], embeddings: &mut [f32]) -> Result<(), EmbedderFailure>;

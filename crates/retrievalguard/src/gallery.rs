@@ -65,7 +65,7 @@ pub enum Metric {
     Cosine,
 }
 
-/// A gallery that cannot be built, with the value that stands in the way.
+/// A gallery that cannot be built, with the offending value.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GalleryError {

@@ -122,7 +122,7 @@ impl Stage {
     }
 }
 
-/// Which image the noise belongs to: 128 bits that stand for the bytes of its name.
+/// Which image the noise belongs to: 128 bits that hash the bytes of its name.
 ///
 /// Each 8 bytes `mᵢ`, little-endian and padded with zeros, are the Philox key of one step of a Davies–Meyer chain;
 /// the last block is the number of bytes, so that padding cannot make two names equal.

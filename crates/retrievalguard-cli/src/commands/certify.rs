@@ -367,5 +367,5 @@ pub(super) fn print_rows(report: &CertifyReport, folder: &Path, out: &mut dyn Wr
     Ok(())
 }
 
-/// The norm bound that `--norm-bound` stands for when nothing is said.
+/// The norm bound if `--norm-bound` is not given.
 pub(super) const USUAL_NORM_BOUND: NormBound = NormBound::UNIT;

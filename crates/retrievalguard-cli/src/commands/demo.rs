@@ -83,7 +83,7 @@ pub(crate) struct DemoArgs {
     engine: EngineArgs,
 }
 
-/// Where everything lies.
+/// The paths of everything.
 struct DemoPaths {
     pictures: PathBuf,
     encoder: PathBuf,
@@ -171,7 +171,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
 fn refuse_foreign(directory: &Path) -> anyhow::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found.with_context(|| format!("`{}` is no usable directory", directory.display()))?,
+        found => found.with_context(|| format!("`{}` is not a usable directory", directory.display()))?,
     };
     let mut others = entries.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name() != LOCK_FILE));
     if others.next().is_some() && !directory.join(DEMO_FILE).is_file() {
@@ -316,7 +316,7 @@ pub(super) fn spread(records: &[Record], count: usize) -> Vec<Record> {
     (0..count).map(|place| records[place * records.len() / count].clone()).collect()
 }
 
-/// The tables, what they mean, where they lie and what to try next.
+/// The tables, what they mean, where they are and what to try next.
 fn show(
     arguments: &DemoArgs,
     paths: &DemoPaths,

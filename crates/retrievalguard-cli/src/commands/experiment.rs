@@ -198,7 +198,7 @@ fn note(arguments: &ExperimentArgs) -> String {
     }
 }
 
-/// The commit in which a file lies, if it lies in one.
+/// The commit that a file is in, if any.
 fn commit(file: &Path) -> Option<String> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let git = |words: &[&str]| {

@@ -1,4 +1,4 @@
-//! `retrievalguard repair`: looks whether a gallery is whole, and makes do with what is left of its writes.
+//! `retrievalguard repair`: checks whether a gallery has lost writes, and continues with those that are left.
 
 use std::io::Write;
 use std::path::PathBuf;

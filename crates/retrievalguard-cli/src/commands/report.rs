@@ -306,7 +306,7 @@ fn commands(
         line: there(given.join(" ")),
     });
     let folder = std::path::absolute(&arguments.run)
-        .with_context(|| format!("`{}` has no place", arguments.run.display()))?;
+        .with_context(|| format!("`{}` has no absolute path", arguments.run.display()))?;
     let folder = match folder.strip_prefix(&inputs.directory) {
         Ok(below) if below.as_os_str().is_empty() => Path::new("."),
         Ok(below) => below,

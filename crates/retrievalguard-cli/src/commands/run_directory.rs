@@ -75,7 +75,7 @@ pub(super) struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Reads the table, its description and where its inputs lay.
+    /// Reads the table, its description and where its inputs were.
     pub(super) fn open(folder: &Path) -> anyhow::Result<Self> {
         let StoredRun { table, table_file: table_digest, description, inputs } = StoredRun::open(folder)?;
         let smoothed = description.smoothed()?.clone();
@@ -97,7 +97,8 @@ impl RunDirectory {
     /// The same, with none in the place of a query that is gone.
     pub(super) fn remaining_records(&self) -> anyhow::Result<Vec<Option<Record>>> {
         let RunPlaces { queries, format, boxes, .. } = &self.inputs.places;
-        let boxes = Boxes::named(boxes).with_context(|| format!("`{boxes}` is no rule for boxes"))?;
+        let boxes = Boxes::named(boxes)
+            .with_context(|| format!("the rule for boxes is `{boxes}`, which is unknown"))?;
         let data = open(queries, format.parse()?, DatasetOptions { boxes })?;
         let mut known: HashMap<String, Record> =
             data.records.into_iter().map(|record| (record.identity.clone(), record)).collect();

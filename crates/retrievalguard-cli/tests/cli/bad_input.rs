@@ -50,7 +50,7 @@ fn models_that_cannot_be_used_are_named() {
     sandbox
         .run(&format!("index pictures --gallery gallery {ENCODER} --provider cuda"))
         .fails(2, &["`cuda` needs onnxruntime"]);
-    // Embeddings longer than the model config promises are refused, or projected by leave.
+    // Embeddings longer than the model config promises are refused, or projected on request.
     let loose = config.replace("normalise = true", "normalise = false\nnorm_bound = 0.001");
     with_config(&loose).fails(2, &["norm", "0.001"]);
     assert!(!sandbox.path("gallery/manifest.json").exists());

@@ -82,7 +82,7 @@ fn a_demo_leaves_directories_with_other_files_alone() {
     sandbox.run("demo --out notes").fails(2, &["`notes` holds other files", "new or empty directory"]);
     assert_eq!(fs::read_dir(sandbox.path("notes")).unwrap().count(), 1);
     let refused = sandbox.run("demo --out notes/mine.txt");
-    refused.fails(2, &["`notes/mine.txt` is no usable directory"]);
+    refused.fails(2, &["`notes/mine.txt` is not a usable directory"]);
     assert_eq!(sandbox.text("notes/mine.txt"), "mine");
     sandbox.write("old/demo.json", "not json");
     sandbox.run("demo --out old").fails(2, &["`old/demo.json` is not JSON"]);

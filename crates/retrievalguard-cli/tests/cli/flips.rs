@@ -34,7 +34,7 @@ mod kept_samples;
 
 const FLIPS: usize = 300;
 
-/// What came of the flips in one kind of file.
+/// Results of the flips in one kind of file.
 struct Tally {
     kind: &'static str,
     refused: usize,

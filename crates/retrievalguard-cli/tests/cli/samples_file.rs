@@ -229,7 +229,7 @@ fn unusable_arrays_are_named_with_what_is_wrong() {
         let run = sandbox.run(&format!("certify --samples-file S.npy {GALLERY}")).fails(2, words);
         assert!(run.errors.contains("S.npy"), "{case}: {run}");
     }
-    // Projected by leave, the long sample is no error.
+    // Projected on request, the long sample is no error.
     sandbox.write("S.npy", changed(4, 3.0));
     sandbox.run(&format!("certify --samples-file S.npy {GALLERY} --project")).succeeds();
     sandbox.run(&format!("certify --samples-file S.npy {GALLERY} --norm-bound 4")).succeeds();

@@ -82,7 +82,7 @@ pub enum CheckError {
     },
 }
 
-/// Runs an encoder on pictures that lie one after the other and reports what it does.
+/// Runs an encoder on consecutive pictures and reports what it does.
 pub fn check_model(
     encoder: &dyn Embedder,
     pictures: &[f32],

@@ -58,7 +58,7 @@ pub(super) fn looks_like(root: &Path) -> bool {
 
 /// The lists of a folder: the one for all pictures, or those of the halves that are there.
 ///
-/// Where both kinds lie, the pictures decide: the list for all is only of use beside `car_ims/`.
+/// Where there are both kinds, the pictures decide: the list for all is only of use beside `car_ims/`.
 fn lists(root: &Path) -> Vec<List> {
     let half = |(list, folder): (&str, &'static str)| {
         let places = [root.join(DEVKIT).join(list), root.join(list)];

@@ -39,7 +39,7 @@ pub enum DatasetError {
         /// The format it belongs to.
         format: Format,
     },
-    /// A picture lies beside the class folders.
+    /// A picture is beside the class folders.
     #[error("picture `{}` has no label: it is in no class folder, wanted root/class/picture", path.display())]
     Unlabelled {
         /// The picture.
@@ -58,9 +58,9 @@ pub enum DatasetError {
     Depth {
         /// The folder.
         path: PathBuf,
-        /// How deep it lies.
+        /// How deep it is.
         depth: usize,
-        /// How deep it may lie.
+        /// How deep it may be.
         limit: usize,
     },
     /// A file name is not Unicode, so that it cannot serve as an identity.

@@ -32,7 +32,7 @@ pub(super) fn looks_like(root: &Path) -> bool {
     PARTS.iter().any(|(part, _)| find(root, part, PICTURES).is_some())
 }
 
-/// An array of unsigned bytes whose header has been read and believed.
+/// An array of unsigned bytes whose header has been read and checked.
 struct Array<'a, const DIMENSIONS: usize> {
     file: &'a Path,
     reader: Box<dyn Read>,

@@ -20,7 +20,7 @@ pub enum BrokenPictures {
 /// A picture that was left out.
 #[derive(Debug)]
 pub struct SkippedPicture {
-    /// Where its record stands in the data set.
+    /// Position of its record in the data set.
     pub position: usize,
     /// Its identity.
     pub identity: String,
@@ -31,7 +31,7 @@ pub struct SkippedPicture {
 /// A picture ready for the encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedPicture<'a> {
-    /// Where its record stands in the data set.
+    /// Position of its record in the data set.
     pub position: usize,
     /// Who it is.
     pub record: &'a Record,

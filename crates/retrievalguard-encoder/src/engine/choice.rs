@@ -85,7 +85,7 @@ pub struct EngineOptions {
     pub together: Option<NonZeroUsize>,
 }
 
-/// Which engine ran; stands in every manifest.
+/// Which engine ran, as every manifest records it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineReport {

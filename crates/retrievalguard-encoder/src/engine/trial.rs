@@ -8,7 +8,7 @@
 //! **Tolerance.** Where companions cannot matter, what is left is the rounding of sums that an engine may take in another
 //! order in a batch of another size: about `√n · 2⁻²⁴` of a sum of `n` terms, 10⁻⁶ of an embedding's norm in the deepest
 //! networks that were measured, and no bit at all in most. Where they do matter, companions a thousand times larger
-//! move the statistics that are shared, and with them the embedding, by the order of its norm. [`TOLERANCE`] lies between.
+//! move the statistics that are shared, and with them the embedding, by the order of its norm. [`TOLERANCE`] is between.
 
 use std::path::Path;
 

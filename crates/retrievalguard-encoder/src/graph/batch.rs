@@ -125,7 +125,7 @@ impl BatchReading {
     }
 }
 
-/// What came of a value: a fact about it, or the node that is to blame that there is none.
+/// A fact about a value, or the node because of which there is none.
 type Finding<'g> = Result<Fact<'g>, Blame>;
 
 #[derive(Clone, Debug)]

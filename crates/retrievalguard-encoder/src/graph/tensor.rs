@@ -38,7 +38,7 @@ pub enum Values {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
-    /// They lie in another file.
+    /// They are in another file.
     #[error("tensor `{tensor}` keeps its numbers in `{location}`, wanted them in the model's own file")]
     Elsewhere {
         /// The tensor.
@@ -46,7 +46,7 @@ pub enum TensorError {
         /// The other file.
         location: String,
     },
-    /// They are of a type that nobody here computes with.
+    /// They are of a type that is not supported.
     #[error("tensor `{tensor}` is {found}, wanted floating-point numbers, integers or booleans")]
     Element {
         /// The tensor.

@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use super::{Decoded, Fault, PictureLimits};
 
-/// Bytes that one byte of a deflate stream can stand for.
+/// Bytes that one byte of a deflate stream can encode.
 const MOST_UNFOLDED: u64 = 1_032;
 
 /// Decodes a whole file.

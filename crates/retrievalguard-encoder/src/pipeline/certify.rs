@@ -97,7 +97,7 @@ pub struct CertifyReport {
     pub namesakes: usize,
     /// Rows of the gallery that each query of the table did not see.
     pub excluded: Vec<Vec<usize>>,
-    /// What the run was made with, as it stands in the table's metadata.
+    /// What the run was made with, as the table's metadata has it.
     pub description: RunDescription,
 }
 
@@ -112,7 +112,7 @@ pub struct Asked<'a> {
     pub excluded: &'a [usize],
 }
 
-/// What came of one query, as journals and parts keep it.
+/// The result of one query, as journals and parts keep it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueryAnswer {
     retrieved: String,
@@ -134,7 +134,7 @@ impl QueryAnswer {
     }
 }
 
-/// What came of one query, or why it was left out.
+/// The result of one query, or why it was left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueryOutcome {
@@ -151,12 +151,12 @@ pub struct CertifyPlan {
     pub excluded: Vec<Vec<usize>>,
     /// Queries that share an identity with a gallery item which may or may not be the same picture.
     pub namesakes: usize,
-    /// What the run is made with, as it will stand in the table's metadata.
+    /// What the run is made with, as the table's metadata will have it.
     pub description: RunDescription,
 }
 
 impl CertifyPlan {
-    /// Holds gallery and encoder against each other and finds out what each query must not see.
+    /// Checks gallery and encoder against each other and finds out what each query must not see.
     pub fn new(request: &CertifyRequest<'_>) -> Result<Self, PipelineError> {
         let embedder = request.embedder;
         check_gallery(request.gallery, request.gallery_name, embedder, request.sigma)?;
@@ -193,7 +193,7 @@ impl CertifyPlan {
         Ok(Self { excluded, namesakes, description })
     }
 
-    /// The report of a run from what came of every query, in order.
+    /// The report of a run from the results of all queries, in order.
     pub fn report<'q>(
         self,
         queries: impl Iterator<Item = (&'q str, &'q str)>,
@@ -292,7 +292,7 @@ pub fn certify(
     plan.report(queries, outcomes, resumed)
 }
 
-/// Holds the gallery called `name` against queries of this encoder: same sigma, model, model config, dimension and norm bound.
+/// Checks the gallery called `name` against queries of this encoder: same sigma, model, model config, dimension and norm bound.
 pub fn check_gallery(
     gallery: &GalleryDirectory,
     name: &str,
@@ -309,7 +309,7 @@ pub fn check_gallery(
     Ok(gallery.manifest.check_against(name, &queries)?)
 }
 
-/// Where queries stand in the gallery themselves.
+/// Rows of the gallery that are the queries themselves.
 struct Selves {
     /// Rows that each query must not see.
     excluded: Vec<Vec<usize>>,

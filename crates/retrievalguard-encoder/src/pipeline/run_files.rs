@@ -19,7 +19,7 @@ use crate::dataset::{Boxes, Record};
 use crate::run::{DescriptionError, RunDescription, TableDescription};
 use crate::table::{ResultTable, StoredTable, TableError, TableRecord, Unverified};
 
-/// Where the run's inputs lay.
+/// Where the run's inputs were.
 pub const PLACES_FILE: &str = "places.json";
 
 /// The same before format 2, beside a `run.json` that held the description alone.
@@ -45,7 +45,7 @@ pub struct Tables {
     pub recall_at_k: bool,
 }
 
-/// Writes a run's tables, where its inputs lay, and the record of all of it.
+/// Writes a run's tables, where its inputs were, and the record of all of it.
 pub fn write_run(
     folder: &Path,
     report: &CertifyReport,
@@ -91,7 +91,7 @@ pub(super) fn write_deeper(
     Ok(write(&folder.join(DEEPER_FILE), text.as_bytes())?)
 }
 
-/// The command that was given, and where its inputs lay then.
+/// The command that was given, and where its inputs were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunPlaces {
     /// The command as it was given.
@@ -108,7 +108,7 @@ pub struct RunPlaces {
     pub gallery: PathBuf,
     /// The encoder.
     pub model: PathBuf,
-    /// Its model config, if it does not lie beside it.
+    /// Its model config, if it is not beside it.
     pub contract: Option<PathBuf>,
 }
 
@@ -135,7 +135,7 @@ impl RunPlaces {
     }
 }
 
-/// Where the inputs of a run lay; everything that decides its numbers stands in its description.
+/// Where the inputs of a run were; everything that decides its numbers is in its description.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inputs {
     /// The run, see [`RunDescription::digest`].
@@ -150,7 +150,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// The inputs of a run whose table stands on pictures with this digest.
+    /// The inputs of a run whose table was made from pictures with this digest.
     pub fn new(places: RunPlaces, pictures: Digest, report: &CertifyReport) -> Self {
         let rows = report.table.rows().iter().map(|row| row.identity.clone()).zip(report.excluded.clone());
         let excluded = rows.filter(|(_, rows)| !rows.is_empty()).collect();
@@ -265,12 +265,12 @@ pub struct StoredRun {
     pub table_file: Digest,
     /// What decided them.
     pub description: RunDescription,
-    /// Where its inputs lay.
+    /// Where its inputs were.
     pub inputs: Inputs,
 }
 
 impl StoredRun {
-    /// Reads the record of a run's directory and holds every file of the run against it.
+    /// Reads the record of a run's directory and checks every file of the run against it.
     pub fn open(folder: &Path) -> Result<Self, RunError> {
         let path = folder.join(TABLE_FILE);
         if !path.is_file() {

@@ -119,7 +119,7 @@ pub enum Upgraded {
 
 /// Brings a gallery or a run of format 1 to the present one.
 ///
-/// A run needs the gallery that it searched, which lies where it lay or at `gallery`.
+/// A run needs the gallery that it searched, which is where it was or at `gallery`.
 pub fn upgrade(
     folder: &Path,
     gallery: Option<&Path>,
@@ -269,7 +269,7 @@ enum Labels {
     Unknown,
 }
 
-/// Holds identities and labels against the data set, where it is still there and still the one of the run.
+/// Checks identities and labels against the data set, where it is still there and still the one of the run.
 fn labels_agree(table: &ResultTable, places: &RunPlaces, pictures: Digest) -> Result<Labels, UpgradeError> {
     let RunPlaces { queries, format, boxes, .. } = places;
     let (Ok(format), Some(boxes)) = (format.parse::<Format>(), Boxes::named(boxes)) else {
@@ -351,7 +351,7 @@ enum JournalCheck {
 }
 
 impl JournalCheck {
-    /// Holds every row against what the journal says of its query.
+    /// Checks every row against what the journal says of its query.
     fn by_journal(
         table: &ResultTable,
         described: Option<&Value>,

@@ -31,7 +31,7 @@ pub enum SyntheticError {
         /// What was asked for.
         found: String,
     },
-    /// Something else lies in the folder.
+    /// Something else is in the folder.
     #[error("`{}` is no picture of this data set, wanted a folder without other files", path.display())]
     Foreign {
         /// What was found.
@@ -76,7 +76,7 @@ pub struct RenderCounts {
 impl SyntheticDataset {
     /// Writes a part to `folder/PART/product-NNN/NN.png`, leaving pictures that are there already.
     ///
-    /// Refuses a folder in which anything else lies, before anything is written.
+    /// Refuses a folder with anything else in it, before anything is written.
     pub fn write(
         &self,
         folder: &Path,
@@ -175,7 +175,7 @@ fn is_named(path: &Path, names: &HashSet<String>) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| names.contains(name))
 }
 
-/// What lies in a folder, sorted; nothing if it is not there.
+/// The contents of a folder, sorted; nothing if it is not there.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, SyntheticError> {
     let failed = |source| SyntheticError::Read { path: folder.to_owned(), source };
     let listing = match fs::read_dir(folder) {

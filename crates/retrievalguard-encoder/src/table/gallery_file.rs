@@ -7,7 +7,7 @@
 //! | clip-retrieval | `img_emb/img_emb_0.npy` …, `metadata/metadata_0.parquet` … with `image_path` and `label` or `caption` |
 //!
 //! Each comes with the gallery's manifest: in the metadata of the Parquet file, as `vectors.npy.json` beside the array, as
-//! `retrievalguard.json` in the folder. What is imported with a manifest is held against it, every vector, identity, label
+//! `retrievalguard.json` in the folder. What is imported with a manifest is checked against it, every vector, identity, label
 //! and path, so a gallery that was exported comes back as it was or not at all. Files of other programs have none and are
 //! taken as they are.
 //!
@@ -56,7 +56,7 @@ pub struct ImportedGallery {
     pub provenance: Option<Provenance>,
 }
 
-/// A gallery whose files have been read, before it is held against its manifest.
+/// A gallery whose files have been read, before it is checked against its manifest.
 struct Found {
     vectors: Vec<f32>,
     dimension: usize,

@@ -16,7 +16,7 @@ const FARTHEST_SCORE: f64 = 39.0;
 /// What rounding may add to a ceiling.
 const ROUNDING: f64 = 1e-6;
 
-/// Holds a table against the run that it says it comes from.
+/// Checks a table against the run that it says it comes from.
 pub(super) fn check(table: &ResultTable, run: &TableDescription, path: &Path) -> Result<(), TableError> {
     check_rows(table, path)?;
     match run {
@@ -34,7 +34,7 @@ pub(super) fn check(table: &ResultTable, run: &TableDescription, path: &Path) ->
     }
 }
 
-/// Holds a table of an unknown run against what any run could find.
+/// Checks a table of an unknown run against what any run could find.
 pub(super) fn check_rows(table: &ResultTable, path: &Path) -> Result<(), TableError> {
     let farthest = 2.0 * FARTHEST_SCORE * table.sigma().get();
     for (number, row) in table.rows().iter().enumerate() {

@@ -104,7 +104,7 @@ impl TableRecord {
         }
     }
 
-    /// Holds every recorded file of a directory that is still there against its digest.
+    /// Checks every recorded file of a directory that is still there against its digest.
     pub fn check_files(&self, folder: &Path) -> Result<(), TableError> {
         for (name, &wanted) in &self.files {
             let path = folder.join(name);

@@ -106,7 +106,7 @@ pub struct StoredTable {
     pub table: ResultTable,
     /// What it was made with, if it says so.
     pub run: Option<TableDescription>,
-    /// The same as it stands in the file, which may be of an earlier format if the table is not verified.
+    /// The same as in the file, which may be of an earlier format if the table is not verified.
     pub described: Option<Value>,
     /// Whether it is what was written; otherwise nobody knows.
     pub verified: bool,
@@ -150,7 +150,7 @@ impl ResultTable {
         &self.rows
     }
 
-    /// Holds the numbers against what this run could have found.
+    /// Checks the numbers against what this run could have found.
     pub(crate) fn check_plausible(&self, run: &TableDescription, path: &Path) -> Result<(), TableError> {
         plausible::check(self, run, path)
     }
@@ -166,7 +166,7 @@ impl ResultTable {
         Digest::of_bytes(&bytes)
     }
 
-    /// Reads a table, Parquet or JSON lines by the end of its name, and holds it against the digest that was written with
+    /// Reads a table, Parquet or JSON lines by the end of its name, and checks it against the digest that was written with
     /// it, and its numbers against what the run could have found.
     ///
     /// The digest of a Parquet file is in its metadata, that of JSON lines in the record beside them.

@@ -30,9 +30,9 @@ pub(super) fn drawable(&(x, y): &(f64, f64)) -> bool {
 pub(super) struct Bar {
     /// The series it belongs to.
     series: usize,
-    /// The point it stands for.
+    /// The point it shows.
     point: usize,
-    /// Where it stands on the axis of places.
+    /// Its position on the axis of places.
     pub(super) place: f64,
     /// Both ends on the axis of values.
     pub(super) ends: (f64, f64),

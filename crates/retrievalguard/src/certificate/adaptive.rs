@@ -115,7 +115,7 @@ pub struct AdaptiveRun {
     pub outcome: AdaptiveOutcome,
     /// The certifying samples that were drawn.
     pub samples: Option<Samples>,
-    /// What was tested and what came of it.
+    /// What was tested, with the results.
     pub explain: Explanation,
 }
 
@@ -269,7 +269,7 @@ impl<'a> AdaptiveTest<'a> {
 }
 
 impl AdaptiveTest<'_> {
-    /// What was tested and what came of it so far.
+    /// What was tested, with the results so far.
     ///
     /// The test decides one radius and no other, so the only radius in it is the target, and only once it is reached.
     pub fn explain(&self) -> Explanation {

@@ -6,7 +6,7 @@
 use super::projection::score_error;
 use crate::normal::{self, Probability};
 
-/// Quantiles that stand for the pilot when a bet is planned.
+/// Quantiles that represent the pilot when a bet is planned.
 const POINTS: usize = 96;
 /// Thresholds at equally spaced normal scores of the pilot.
 const QUANTILES: usize = 18;

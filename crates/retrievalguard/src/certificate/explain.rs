@@ -70,7 +70,7 @@ impl fmt::Display for StepValue {
     }
 }
 
-/// One quantity, its value, and the statement of the theory in which it stands.
+/// One quantity, its value, and the statement of the theory that uses it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// What the number is.

@@ -468,7 +468,7 @@ pub(crate) struct Wager {
     pub(crate) test: DualTest,
 }
 
-/// Quantiles that stand for a Gaussian when a bet is planned.
+/// Quantiles that represent a Gaussian when a bet is planned.
 const MOMENT_POINTS: usize = 24;
 
 /// Score tables by the number of thresholds that share the level.

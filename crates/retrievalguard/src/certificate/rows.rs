@@ -327,7 +327,7 @@ fn borders(list: &[usize]) -> Vec<usize> {
     borders
 }
 
-/// Where one list stands in another.
+/// Where one list occurs in another.
 fn position(inner: &[usize], outer: &[usize]) -> Option<usize> {
     let borders = borders(inner);
     let mut length = 0;

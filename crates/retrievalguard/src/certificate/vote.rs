@@ -1,7 +1,7 @@
 //! `vote`: retrieve with every noisy embedding and let the labels vote (theory, section 3).
 //!
 //! This certifies another smoothed system than the mean does: the *voting* retriever, whose answer is the nearest item
-//! of the winning label. It stands under its own name, beside the others. Of the two rules that randomised smoothing has for
+//! of the winning label. It has its own name, beside the others. Of the two rules that randomised smoothing has for
 //! classifiers, by majority and by runner-up, the pilot chooses one; `rule` in the explanation says which.
 
 use std::collections::HashMap;
@@ -144,7 +144,7 @@ impl Certifier<'_> {
     }
 }
 
-/// Who stands against the answer: a label, or single items when one item was asked for.
+/// What competes with the answer: a label, or single items when one item was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Rival {
     Label(Label),

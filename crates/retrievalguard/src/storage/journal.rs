@@ -171,7 +171,7 @@ impl Journal {
 
     /// Opens the journal of a run, or begins one.
     ///
-    /// `run_key` stands for everything that the records depend on; `description` says it in words, for the message when
+    /// `run_key` identifies everything that the records depend on; `description` says it in words, for the message when
     /// the keys differ.
     pub fn open_or_create(path: &Path, run_key: Digest, description: &Value) -> Result<Opened, JournalError> {
         let mut file = open_alone(path)?;

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The journal's key is the SHA-256 of the manifest, so that no gallery ever gets the writes of another one. A journal
-//! that does not begin with the writes in the anchor was cut, or another stands in its place; nobody reads such a
-//! gallery before [`accept_loss`] was told to make do with what is there. A
+//! that does not begin with the writes in the anchor was cut, or replaced by another; no command reads such a
+//! gallery before [`accept_loss`] is told to continue with what is there. A
 //! [`LiveGallery`] holds the journal's lock: there is one writer. Readers need no lock, see
 //! [`GalleryDirectory::read`]. A [`Snapshot`] stays what it is while writes go on.
 //!
@@ -288,7 +288,7 @@ impl LiveGallery {
         }
     }
 
-    /// Deletes the pictures among `candidates` that no added item has; what cannot be deleted is in nobody's way.
+    /// Deletes the pictures among `candidates` that no added item has; what cannot be deleted does no harm.
     fn delete_unused(&self, candidates: &[String]) {
         if candidates.is_empty() {
             return;

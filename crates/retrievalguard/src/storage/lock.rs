@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use super::atomic::WriteError;
 
-/// Name of the file that stands for a folder; it is there while the folder is in use, or after its user was killed.
+/// Name of the lock file of a folder; it is there while the folder is in use, or after its user was killed.
 pub const LOCK_FILE: &str = ".lock";
 
 /// Longest account of a holder that is shown.
@@ -39,7 +39,7 @@ pub enum LockError {
         /// Who writes there, as far as it is known.
         holder: String,
     },
-    /// The file that stands for the folder could not be written.
+    /// The lock file of the folder could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
     /// The file could not be locked.
@@ -52,7 +52,7 @@ pub enum LockError {
     },
 }
 
-/// A folder that nobody else writes to while this value lives.
+/// A folder that no other process writes to while this value lives.
 #[derive(Debug)]
 pub struct FolderLock {
     path: PathBuf,
@@ -90,7 +90,7 @@ impl Drop for FolderLock {
 
 /// What became of opening a file for oneself.
 pub(crate) enum Opened {
-    /// Nobody else has it open.
+    /// No other process has it open.
     Locked(File),
     /// Somebody holds the lock; the file may be read.
     InUse(File),

@@ -10,7 +10,7 @@
 //!   pictures/       pictures of added items
 //! ```
 //!
-//! A directory without a manifest is unfinished. Reading checks sizes and digests before anything is believed, so what
+//! A directory without a manifest is unfinished. Reading checks sizes and digests before anything is used, so what
 //! comes back is what was written, and what was written to it since.
 //!
 //! ```
@@ -149,7 +149,7 @@ impl GalleryManifest {
         Ok(())
     }
 
-    /// Reads the text of a manifest, which came from the file at `path`, and holds it against its own digest.
+    /// Reads the text of a manifest, which came from the file at `path`, and checks it against its own digest.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, StorageError> {
         parse_sealed(text, path, GALLERY_FORMAT, "a gallery manifest")
     }

@@ -2,7 +2,7 @@
 //!
 //! Read: float32, float64, and float16 (which clip-retrieval writes) widened to `f32`; format versions 1 to 3, both byte
 //! orders, C and Fortran order, any number of axes. Written: float32 and float64 in version 1, little-endian, C order, the
-//! same bytes that NumPy writes. Nothing in a header is believed before it has been held
+//! same bytes that NumPy writes. Nothing in a header is trusted before it has been checked
 //! against the size of the file, so a lying header costs no memory.
 //!
 //! ```
@@ -39,7 +39,7 @@ pub enum NpyError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// Only a regular file has a size that a header can be held against.
+    /// Only a regular file has a size that a header can be checked against.
     #[error("array `{}` is not a regular file", path.display())]
     NotAFile {
         /// What was given.
@@ -90,7 +90,7 @@ pub enum NpyError {
         path: PathBuf,
         /// Which part of the header.
         field: &'static str,
-        /// What stands there.
+        /// What was found.
         found: String,
         /// What would have been accepted.
         wanted: &'static str,

@@ -1,4 +1,4 @@
-//! Files whose size and digest stand in a manifest, and manifests that hold their own digest.
+//! Files whose size and digest are in a manifest, and manifests that hold their own digest.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -41,7 +41,7 @@ pub(super) fn parse_sealed<T: serde::de::DeserializeOwned>(
         sha256: Option<serde::de::IgnoredAny>,
     }
     let Version { format: found, sha256: seal } = serde_json::from_slice(text).map_err(refused)?;
-    // What holds a seal is held against it, whatever format it says it has.
+    // What holds a seal is checked against it, whatever format it says it has.
     if found == UNSEALED_FORMAT && seal.is_none() {
         return serde_json::from_slice(text).map_err(refused);
     }

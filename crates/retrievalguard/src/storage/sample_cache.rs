@@ -55,7 +55,7 @@ const MANIFEST_LIMIT: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// The files cannot be read, written or believed.
+    /// The files cannot be read, written or verified.
     #[error(transparent)]
     Storage(#[from] StorageError),
     /// The numbers are no samples.
@@ -71,7 +71,7 @@ pub enum CacheError {
     Key {
         /// The manifest.
         path: PathBuf,
-        /// The key that stands in it.
+        /// The key in it.
         found: String,
         /// The key that was asked for.
         wanted: String,

@@ -112,7 +112,7 @@ pub enum ShardsError {
         /// The directory.
         path: PathBuf,
     },
-    /// A shard lies outside its gallery.
+    /// A shard is outside its gallery.
     #[error("`{}` names a shard `{name}`, wanted the name of a folder beside it", path.display())]
     Name {
         /// The manifest.
@@ -157,7 +157,7 @@ pub enum ShardsError {
         path: PathBuf,
         /// Which entry.
         entry: usize,
-        /// What stands there.
+        /// What was found.
         found: u64,
         /// What would have been accepted.
         wanted: String,
@@ -396,7 +396,7 @@ impl ShardedGallery {
         Ok(Gallery::new(vectors, self.dimension(), identities, &labels, self.metric())?)
     }
 
-    /// Reads every file and holds it against its digest.
+    /// Reads every file and checks it against its digest.
     pub fn verify(&self) -> Result<(), ShardsError> {
         for (shard, record) in self.shards.iter().zip(&self.manifest.shards) {
             files::verify_shard(shard, record)?;

@@ -1,7 +1,7 @@
 //! The gallery of the plain retriever: the same pictures, embedded without noise.
 //!
 //! The stored vectors are means over noise. An encoder that was trained with noise gives a clean picture another embedding
-//! altogether, so held against them the plain encoder would be wrong before anybody attacks it.
+//! altogether, so compared with them the plain encoder would be wrong without any attack.
 
 use std::path::Path;
 
@@ -28,8 +28,8 @@ pub(super) fn gallery(
 ) -> anyhow::Result<Option<GalleryDirectory>> {
     let Some(records) = pictures(run, stored) else {
         tell(format_args!(
-            "note: the pictures of gallery `{}` are not where they were when it was made, or not the same any more; \
-             the plain encoder searches in the smoothed vectors",
+            "note: the pictures of gallery `{}` have moved or changed since it was made; the plain encoder searches \
+             the smoothed vectors",
             run.inputs.places.gallery.display()
         ));
         return Ok(None);

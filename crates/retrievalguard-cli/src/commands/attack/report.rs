@@ -161,7 +161,7 @@ fn share(count: usize, total: usize) -> String {
     if total == 0 { "-".to_owned() } else { format!("{:.3}", count as f64 / total as f64) }
 }
 
-/// How far above the certified radii the breaks lie.
+/// How far the breaks are above the certified radii.
 fn brackets(results: &[Attacked], summary: &AttackSummary, out: &mut dyn Write) -> anyhow::Result<()> {
     let median = |mut ratios: Vec<f64>| {
         ratios.sort_by(f64::total_cmp);

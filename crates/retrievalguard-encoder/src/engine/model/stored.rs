@@ -11,7 +11,7 @@ pub struct StoredNetwork {
     pub producer: String,
     /// The name of its graph.
     pub graph: String,
-    /// Its constants of single precision that lie in the file itself, in the order of the file.
+    /// Its constants of single precision in the file itself, in the order of the file.
     pub tensors: Vec<StoredTensor>,
 }
 

@@ -291,7 +291,7 @@ impl<'g> Args<'g> {
     }
 }
 
-/// Whether a letter stands there twice.
+/// Whether a letter occurs twice.
 fn repeats(letters: &[char]) -> bool {
     letters.iter().enumerate().any(|(at, letter)| letters[..at].contains(letter))
 }

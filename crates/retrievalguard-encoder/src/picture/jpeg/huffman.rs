@@ -13,7 +13,7 @@ pub(super) struct BitReader<'a> {
     bits: u64,
     /// How many of `bits` are valid.
     count: u32,
-    /// How many of these are zeros that stand for bits beyond the end.
+    /// How many of these are zeros in place of bits beyond the end.
     padding: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The lines of a journal: what stands in them, and which of them are whole.
+//! The lines of a journal: what is in them, and which of them are complete.
 
 use std::path::Path;
 

@@ -42,7 +42,7 @@ pub(super) fn record(edit: &Edit) -> String {
     serde_json::to_string(&record).expect("text and digits are JSON")
 }
 
-/// The change that a record stands for.
+/// The change that a record describes.
 fn edit(record: &[u8]) -> Result<Edit, Box<dyn std::error::Error + Send + Sync>> {
     Ok(match serde_json::from_slice(record)? {
         Record::Add { identity, label, path, bits } => {

@@ -48,7 +48,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// A gallery as it stands on disk, for those who only read it: no lock is taken and nothing is written.
+    /// A gallery as it is on disk, for those who only read it: no lock is taken and nothing is written.
     pub fn read(directory: &Path) -> Result<Self, StorageError> {
         let GalleryDirectory { gallery, paths, manifest, written, directory } =
             GalleryDirectory::read(directory)?;

@@ -1,4 +1,4 @@
-//! Writes that are read back, cut at every byte, flipped, refused, and held against another gallery.
+//! Writes that are read back, cut at every byte, flipped, refused, and checked against another gallery.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The journal of writes beside a gallery, held against its manifest and its anchor.
+//! The journal of writes beside a gallery, checked against its manifest and its anchor.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub(in crate::storage) fn with_writes(
     Ok(GalleryDirectory { gallery, paths, manifest, written, directory: directory.to_owned() })
 }
 
-/// The journal of the gallery whose manifest has the digest `key`, held against its anchor.
+/// The journal of the gallery whose manifest has the digest `key`, checked against its anchor.
 fn read_whole(directory: &Path, key: Digest) -> Result<Option<Contents>, StorageError> {
     let path = directory.join(WRITES);
     // The anchor first: whoever writes meanwhile makes the journal longer, never shorter.
@@ -72,7 +72,7 @@ pub struct Remaining {
     pub acknowledged: Option<u64>,
 }
 
-/// Makes do with the writes that are still there, so that the gallery can be used without those that are lost.
+/// Accepts the writes that are still there, so that the gallery can be used without those that are lost.
 ///
 /// Every whole record of the journal stays. Nothing happens to a journal that is damaged in its middle or holds the
 /// writes of another gallery: that one must be moved away together with its anchor.

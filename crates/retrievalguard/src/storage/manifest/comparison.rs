@@ -6,7 +6,7 @@ use super::GalleryManifest;
 use crate::storage::digest::Digest;
 use crate::{NormBound, Sigma};
 
-/// What the queries of a run are embedded with, to be held against a gallery.
+/// What the queries of a run are embedded with, to be checked against a gallery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuerySide {
     /// Noise level of the queries.

@@ -26,7 +26,7 @@ pub(in crate::storage) struct Item<'a> {
     pub(in crate::storage) path: Option<Cow<'a, str>>,
 }
 
-/// A gallery as it stands on disk.
+/// A gallery as it is on disk.
 #[derive(Clone, Debug)]
 pub struct GalleryDirectory {
     /// The vectors with their labels and identities.
@@ -100,7 +100,7 @@ impl GalleryDirectory {
         Ok((manifest, Digest::of_bytes(&text)))
     }
 
-    /// Reads a gallery with everything written to it so far, and holds every file against the manifest.
+    /// Reads a gallery with everything written to it so far, and checks every file against the manifest.
     ///
     /// It does not wait for whoever is writing: a write in flight is seen whole or not at all.
     pub fn read(directory: &Path) -> Result<Self, StorageError> {
@@ -122,7 +122,7 @@ impl GalleryDirectory {
         row >= self.written.first_added
     }
 
-    /// Where the picture of an item is, if that was stored: that of an added item lies in the gallery's `directory`, any
+    /// Where the picture of an item is, if that was stored: that of an added item is in the gallery's `directory`, any
     /// other where it lay when the gallery was made, seen from the working directory of that time.
     pub fn picture_path(&self, row: usize) -> Option<PathBuf> {
         self.written.picture_path(&self.paths, &self.directory, row)
@@ -180,7 +180,7 @@ impl GalleryDirectory {
     }
 
     /// Stands for everything of the gallery that decides a search in it: vectors, identities, labels, metric, and how the
-    /// vectors were made. Where pictures lie does not.
+    /// vectors were made. The paths of pictures do not.
     pub fn digest(&self) -> Digest {
         let gallery = &self.gallery;
         let mut names = HashingWriter::new(io::sink());

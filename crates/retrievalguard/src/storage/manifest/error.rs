@@ -70,7 +70,7 @@ pub enum StorageError {
         what: &'static str,
         /// What the gallery has.
         found: String,
-        /// What stands in the manifest.
+        /// What the manifest says.
         wanted: String,
     },
     /// Text that is not the JSON it should be.
@@ -80,7 +80,7 @@ pub enum StorageError {
         path: PathBuf,
         /// Which line, counted from 1.
         line: usize,
-        /// What should stand there.
+        /// What was wanted.
         wanted: &'static str,
         /// What the parser said.
         source: serde_json::Error,
@@ -142,7 +142,7 @@ pub enum StorageError {
     /// A gallery with writes is not replaced: they would be lost.
     #[error(
         "`{}` holds {writes} writes to the gallery that would be replaced; wanted another directory, or this journal \
-         and {} moved away, which drops them",
+         and {} moved away, which drops the writes",
         path.display(),
         live::ANCHOR
     )]
@@ -155,7 +155,7 @@ pub enum StorageError {
     /// The writes were made to a gallery that has been replaced.
     #[error(
         "`{}` holds {writes} writes to the gallery whose manifest has sha256 {found:.16}…, the one beside it has \
-         {wanted:.16}…; wanted that gallery back, or this journal and {} moved away, which drops them",
+         {wanted:.16}…; wanted that gallery back, or this journal and {} moved away, which drops the writes",
         path.display(),
         live::ANCHOR
     )]
@@ -169,10 +169,10 @@ pub enum StorageError {
         /// Digest of the manifest that is there.
         wanted: Digest,
     },
-    /// Acknowledged writes are missing from the journal, or others stand in their place.
+    /// Acknowledged writes are missing from the journal, or were replaced by others.
     #[error(
-        "`{}` holds {found} writes to the gallery, and not the {wanted} that were acknowledged; wanted the whole journal \
-         back, or `retrievalguard repair --accept-loss`, which makes do with what is there",
+        "`{}` holds {found} writes to the gallery, {wanted} were acknowledged; wanted the whole journal back, or \
+         `retrievalguard repair --accept-loss`, which gives up those that are lost",
         path.display()
     )]
     LostWrites {
@@ -185,8 +185,8 @@ pub enum StorageError {
     },
     /// Nothing can be said about missing writes.
     #[error(
-        "`{}`, which says how many writes were acknowledged, is {what}; wanted it back, or `retrievalguard repair \
-         --accept-loss`, which makes do with the writes that are there; beside no manifest, wanted it moved away",
+        "`{}`, which counts the acknowledged writes, is {what}; wanted it back, or `retrievalguard repair --accept-loss`, which \
+         accepts the writes that are there; if there is no manifest, wanted it moved away",
         path.display()
     )]
     Anchor {

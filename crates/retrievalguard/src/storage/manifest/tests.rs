@@ -1,4 +1,4 @@
-//! Galleries written and read back, damaged, lied about, and held against queries.
+//! Galleries written and read back, damaged, lied about, and checked against queries.
 
 use std::fs;
 use std::path::PathBuf;

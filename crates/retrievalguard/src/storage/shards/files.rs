@@ -1,4 +1,4 @@
-//! The files of a sharded gallery: what must hold before they are believed, and single items looked up in them.
+//! The files of a sharded gallery: what must hold before they are used, and single items looked up in them.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -211,7 +211,7 @@ pub(super) fn open_shard(
     Ok(shard)
 }
 
-/// A part of a manifest as it stands there.
+/// A part of a manifest as it is there.
 fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
