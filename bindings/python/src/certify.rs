@@ -2,9 +2,9 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
-use std::thread;
 
 use numpy::{PyReadonlyArray2, PyUntypedArrayMethods};
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Explanation,
@@ -12,7 +12,7 @@ use retrievalguard::certificate::{
 };
 use retrievalguard::gallery::{Neighbour, Positives, Relevance};
 use retrievalguard::{Excess, NormBound, SampleCount, SampleError, Samples, TargetRadius};
-use retrievalguard_encoder::pipeline::Observer;
+use retrievalguard_encoder::work::{Stopped, WorkQueue};
 
 use crate::errors::{in_context, raised, refused};
 use crate::gallery::Gallery;
@@ -303,34 +303,31 @@ pub(crate) fn certify<'py>(
     let checked = Checked::new(&settings, gallery)?;
     let queries: Vec<Copied> = queries.into_iter().map(Query::copied).collect::<PyResult<_>>()?;
     let names: Vec<Option<String>> = queries.iter().map(|query| query.name.clone()).collect();
-    let threads = checked.threads.get().min(queries.len());
-    let answers: Mutex<Vec<Option<Result<Answer, Fault>>>> =
-        Mutex::new(queries.iter().map(|_| None).collect());
-    let todo = Mutex::new(queries.into_iter().enumerate());
-    interruptible(py, None, |observer| {
-        let work = || {
-            while !observer.stop() {
-                let next = todo.lock().expect("no holder of this lock can panic").next();
-                let Some((position, query)) = next else { return };
-                let answer = checked.answer(query);
-                answers.lock().expect("no holder of this lock can panic")[position] = Some(answer);
-            }
-        };
-        if threads <= 1 {
-            return work();
-        }
-        thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(work);
-            }
-        });
+    // Each is handed over once, and its samples go when it is answered.
+    let queries: Vec<_> = queries.into_iter().map(|query| Mutex::new(Some(query))).collect();
+    let answers = interruptible(py, None, |observer| {
+        let queue = WorkQueue { pieces: queries.len(), before: 0, threads: checked.threads, observer };
+        queue.collect(|place| {
+            let query = queries[place].lock().expect("no holder of this lock can panic").take();
+            let query = query.expect("a queue gives each piece once");
+            checked.answer(query).map_err(|fault| Ended::Failed { place, fault })
+        })
     })?;
-    let answers = answers.into_inner().expect("no holder of this lock can panic");
-    // Without an interruption, which `interruptible` raises, every query has its answer.
-    answers
-        .into_iter()
-        .flatten()
-        .zip(names)
-        .map(|(answer, name)| answer.map_err(|fault| fault.of(name.as_deref())))
-        .collect()
+    answers.map_err(|ended| match ended {
+        Ended::Failed { place, fault } => fault.of(names[place].as_deref()),
+        // Whoever stops the work has raised the reason already.
+        Ended::Stopped(stopped) => PyKeyboardInterrupt::new_err(stopped.to_string()),
+    })
+}
+
+/// Why there are no answers.
+enum Ended {
+    Failed { place: usize, fault: Fault },
+    Stopped(Stopped),
+}
+
+impl From<Stopped> for Ended {
+    fn from(stopped: Stopped) -> Self {
+        Self::Stopped(stopped)
+    }
 }

@@ -3,8 +3,6 @@
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::thread;
 
 use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
@@ -13,6 +11,7 @@ use retrievalguard_encoder::engine::{EngineError, EngineOptions, MOST_BATCH, MOS
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::input_values;
+use retrievalguard_encoder::work::{Unobserved, WorkQueue};
 
 use crate::errors::{encoder_failed, in_context, raised, refused};
 use crate::parameters;
@@ -84,7 +83,7 @@ impl Encoder {
         let Opening { model, contract, .. } = opening;
         let threads = match opening.threads {
             Some(threads) => positive("threads", threads, MOST_THREADS)?,
-            None => thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            None => std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         };
         let batch = positive("batch", opening.batch, MOST_BATCH)?;
         let word = |error: EngineError| raised(&error);
@@ -131,24 +130,15 @@ impl Encoder {
             return Err(refused(format!("{} values are not {count} pictures of {pixels}", pictures.len())));
         }
         let embeddings = py.detach(|| {
-            let mut embeddings = vec![0.0; count * dimension];
             let share = count.div_ceil(self.threads.get()).clamp(1, self.batch.get());
-            let jobs =
-                Mutex::new(pictures.chunks(share * pixels).zip(embeddings.chunks_mut(share * dimension)));
-            let work = || -> Result<(), EmbedderFailure> {
-                loop {
-                    let next = jobs.lock().expect("no holder of this lock can panic").next();
-                    let Some((pictures, embeddings)) = next else { return Ok(()) };
-                    self.embedder.embed(pictures, embeddings)?;
-                }
-            };
-            thread::scope(|scope| {
-                let workers: Vec<_> = (0..self.threads.get()).map(|_| scope.spawn(work)).collect();
-                workers.into_iter().try_for_each(|worker| {
-                    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
+            let shares: Vec<&[f32]> = pictures.chunks(share * pixels).collect();
+            let (pieces, threads) = (shares.len(), self.threads);
+            let queue = WorkQueue { pieces, before: 0, threads, observer: &Unobserved };
+            let embeddings = queue.collect(|place| {
+                let mut rows = vec![0.0; shares[place].len() / pixels * dimension];
+                self.embedder.embed(shares[place], &mut rows).map(|()| rows)
             })?;
-            Ok(embeddings)
+            Ok(embeddings.concat())
         });
         let embeddings = embeddings.map_err(|error: EmbedderFailure| encoder_failed(error.as_ref()))?;
         PyArray1::from_vec(py, embeddings).reshape([count, dimension])

@@ -6,7 +6,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use retrievalguard_encoder::pipeline::Observer;
+use retrievalguard_encoder::work::Observer;
 
 /// How often signals and progress are checked.
 const INTERVAL: Duration = Duration::from_millis(50);

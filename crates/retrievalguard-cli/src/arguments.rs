@@ -18,6 +18,8 @@ use retrievalguard_encoder::engine::{
 use retrievalguard_encoder::model_config::ModelConfig;
 #[cfg(feature = "train")]
 use retrievalguard_encoder::picture::PictureLimits;
+#[cfg(feature = "train")]
+use retrievalguard_encoder::work::{Stopped, Unobserved, WorkQueue};
 
 use crate::progress::tell;
 
@@ -235,19 +237,12 @@ impl DataArgs {
         if !self.skip_broken {
             return records;
         }
-        let limits = PictureLimits::default();
-        let reason = |record: &Record| record.read(&limits).err().map(|error| error.to_string());
-        let size = records.len().div_ceil(threads.get()).max(1);
-        let reasons: Vec<Option<String>> = std::thread::scope(|scope| {
-            let workers: Vec<_> = records
-                .chunks(size)
-                .map(|chunk| scope.spawn(move || chunk.iter().map(reason).collect::<Vec<_>>()))
-                .collect();
-            let join = |worker: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
-                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            workers.into_iter().flat_map(join).collect()
-        });
+        let reason = |place: usize| {
+            let read = records[place].read(&PictureLimits::default());
+            Ok::<_, Stopped>(read.err().map(|error| error.to_string()))
+        };
+        let queue = WorkQueue { pieces: records.len(), before: 0, threads, observer: &Unobserved };
+        let reasons = queue.collect(reason).expect("nobody stops it");
         let mut skipped = Vec::new();
         let mut kept = Vec::new();
         for (record, reason) in records.into_iter().zip(reasons) {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use retrievalguard_encoder::pipeline::Observer;
+use retrievalguard_encoder::work::Observer;
 
 #[cfg(feature = "train")]
 pub(crate) use self::training::TrainingProgress;

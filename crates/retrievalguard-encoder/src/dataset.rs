@@ -1,7 +1,7 @@
 //! Labelled pictures in the layouts that users already have.
 //!
-//! [`open`] reads a data set's own lists into [`Record`]s without touching the pictures; [`Loader`] decodes and prepares
-//! them later. A record's identity is the path as the data set's own list writes it (below the root for folders), so
+//! [`open`] reads a data set's own lists into [`Record`]s without touching the pictures; [`Record::read`]
+//! decodes them later. A record's identity is the path as the data set's own list writes it (below the root for folders), so
 //! that it does not change when the data set moves: the noise depends on it.
 
 mod cars;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 pub use self::error::DatasetError;
-pub use self::loading::{BrokenPictures, LoadedPicture, Loader, Loading, SkippedPicture};
+pub use self::loading::BrokenPictures;
 pub use self::split::{NamedSplit, Split};
 use crate::picture::PixelBox;
 

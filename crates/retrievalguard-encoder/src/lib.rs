@@ -15,3 +15,4 @@ pub mod resize;
 pub mod run;
 pub mod synthetic;
 pub mod table;
+pub mod work;

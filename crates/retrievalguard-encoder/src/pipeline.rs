@@ -1,47 +1,45 @@
 //! From data sets to galleries, tables of certificates and attacks on them, resumable at any moment.
 //!
-//! All runs keep an append-only journal: what it acknowledges is on disk. The same call made again after an
-//! interruption takes up where the journal ends and writes the same bytes as an uninterrupted run, because every
-//! record is a function of inputs, parameters and engine alone.
+//! All runs keep an append-only journal (`resumable.rs`): what it acknowledges is on disk. The same call made again after
+//! an interruption takes up where the journal ends and writes the same bytes as an uninterrupted run, because every record
+//! is a function of inputs, parameters and engine alone.
 
 mod attack;
 mod certify;
+mod encoder_inputs;
 mod index;
+mod resumable;
 pub mod run_files;
 pub mod upgrade;
 
-use std::num::NonZeroUsize;
-use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use retrievalguard::attack::AttackError;
 use retrievalguard::certificate::CertificateError;
 use retrievalguard::gallery::GalleryError;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::journal::{Differences, Journal, JournalError};
+use retrievalguard::storage::journal::{Differences, JournalError};
 use retrievalguard::storage::manifest::{Mismatch, StorageError};
 use retrievalguard::storage::sample_cache::CacheError;
 use retrievalguard::{ParameterError, SampleError, SmoothingError};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 pub use attack::{AttackReport, AttackRequest, AttackTarget, attack, begun_judge_seed};
 pub use certify::{
-    Asked, CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, QueryAnswer, QueryCertifier,
-    QueryOutcome, certify, check_gallery,
+    Asked, CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, QueryAnswer, QueryCertifier, certify,
+    check_gallery,
 };
+pub use encoder_inputs::{EncoderInputs, input_values};
 pub use index::{IndexReport, IndexRequest, index};
+pub use resumable::PictureOutcome;
+pub(crate) use resumable::ResumableRun;
 
-use crate::dataset::{BrokenPictures, PictureSource, Record};
+use crate::dataset::{PictureSource, Record};
 use crate::model_config::ModelConfig;
 use crate::picture::PictureError;
-use crate::resize::PreparedPicture;
 use crate::run::DescriptionError;
 use crate::table::TableError;
+use crate::work::Stopped;
 
 /// Why a run ended without its result; everything acknowledged before is kept.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +137,12 @@ pub enum PipelineError {
     },
 }
 
+impl From<Stopped> for PipelineError {
+    fn from(Stopped { done, total }: Stopped) -> Self {
+        Self::Stopped { done, total }
+    }
+}
+
 /// The model config that a gallery's pictures were prepared by, in its directory.
 const MODEL_CONFIG_FILE: &str = "contract.toml";
 
@@ -151,17 +155,6 @@ pub fn model_config_difference(gallery: &Path, queries: &ModelConfig) -> Option<
     let [own, queries] = [&own, queries].map(|config| serde_json::to_value(config).ok());
     let differences = Differences::between(&own?, &queries?);
     (!differences.0.is_empty()).then(|| differences.to_string())
-}
-
-/// Hears how a run is going and may stop it.
-pub trait Observer: Sync {
-    /// `done` of `total` pictures are on disk.
-    fn advanced(&self, done: usize, total: usize);
-
-    /// Whether to stop after the current pictures.
-    fn stop(&self) -> bool {
-        false
-    }
 }
 
 /// Digest of a data set: identities, labels, boxes and the bytes of every picture.
@@ -208,140 +201,4 @@ pub fn digest_of_pictures<'a>(pictures: impl Iterator<Item = DescribedPicture<'a
         text.push('\n');
     }
     Digest::of_bytes(text.as_bytes())
-}
-
-/// A prepared picture as the encoder's input: three planes, or one of `0.299 R + 0.587 G + 0.114 B`.
-pub fn input_values(
-    config: &ModelConfig,
-    identity: &str,
-    picture: PreparedPicture,
-) -> Result<Vec<f32>, PipelineError> {
-    let [channels, height, width] = config.picture_shape();
-    if (picture.size.height, picture.size.width) != (height, width) {
-        return Err(PipelineError::Size {
-            picture: identity.to_owned(),
-            found_height: picture.size.height,
-            found_width: picture.size.width,
-            height,
-            width,
-        });
-    }
-    if channels == 3 {
-        return Ok(picture.values);
-    }
-    let plane = height * width;
-    let (red, rest) = picture.values.split_at(plane);
-    let (green, blue) = rest.split_at(plane);
-    Ok(red
-        .iter()
-        .zip(green)
-        .zip(blue)
-        // Equal channels stay what they are, whatever the weights round to.
-        .map(
-            |((&red, &green), &blue)| {
-                if red == green && green == blue { red } else { 0.299 * red + 0.587 * green + 0.114 * blue }
-            },
-        )
-        .collect())
-}
-
-/// Works on the positions that the journal lacks, on several threads, and appends each result as it comes.
-pub(crate) struct Run<'a> {
-    journal: Mutex<Journal>,
-    todo: Mutex<std::vec::IntoIter<usize>>,
-    total: usize,
-    done: Mutex<usize>,
-    observer: &'a dyn Observer,
-    failed: AtomicBool,
-}
-
-impl<'a> Run<'a> {
-    pub(crate) fn new(journal: Journal, todo: Vec<usize>, total: usize, observer: &'a dyn Observer) -> Self {
-        let done = total - todo.len();
-        observer.advanced(done, total);
-        Self {
-            journal: Mutex::new(journal),
-            todo: Mutex::new(todo.into_iter()),
-            total,
-            done: Mutex::new(done),
-            observer,
-            failed: AtomicBool::new(false),
-        }
-    }
-
-    /// Calls `work` for every position and journals what it returns; gives the journal back.
-    pub(crate) fn finish<W>(self, threads: NonZeroUsize, work: W) -> Result<Journal, PipelineError>
-    where
-        W: Fn(usize) -> Result<Vec<u8>, PipelineError> + Sync,
-    {
-        thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads.get()).map(|_| scope.spawn(|| self.work(&work))).collect();
-            workers
-                .into_iter()
-                .try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
-        })?;
-        let done = *self.done.lock().expect("no holder of this lock can panic");
-        if done < self.total {
-            return Err(PipelineError::Stopped { done, total: self.total });
-        }
-        Ok(self.journal.into_inner().expect("no holder of this lock can panic"))
-    }
-
-    fn work(&self, work: &impl Fn(usize) -> Result<Vec<u8>, PipelineError>) -> Result<(), PipelineError> {
-        loop {
-            if self.failed.load(Ordering::Relaxed) || self.observer.stop() {
-                return Ok(());
-            }
-            let next = self.todo.lock().expect("no holder of this lock can panic").next();
-            let Some(position) = next else { return Ok(()) };
-            let result = work(position).and_then(|record| {
-                let mut journal = self.journal.lock().expect("no holder of this lock can panic");
-                Ok(journal.append(&record)?)
-            });
-            if let Err(error) = result {
-                self.failed.store(true, Ordering::Relaxed);
-                return Err(error);
-            }
-            let mut done = self.done.lock().expect("no holder of this lock can panic");
-            *done += 1;
-            self.observer.advanced(*done, self.total);
-        }
-    }
-}
-
-/// One line of a journal: the result for the picture at a position.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Entry<T> {
-    /// Its result.
-    Done { position: usize, result: T },
-    /// It was broken and left out.
-    Skipped { position: usize, reason: String },
-}
-
-impl<T: Serialize> Entry<T> {
-    /// The line as it is appended.
-    pub(crate) fn line(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("an entry is strings and numbers")
-    }
-}
-
-/// Puts a journal's entries in their places and counts them.
-///
-/// Where broken pictures are fatal, one that an earlier run skipped is still to be done.
-pub(crate) fn replay<T: DeserializeOwned>(
-    records: &[Vec<u8>],
-    path: &Path,
-    broken: BrokenPictures,
-    entries: &mut [Option<Entry<T>>],
-) -> Result<usize, PipelineError> {
-    for (number, record) in records.iter().enumerate() {
-        let wrong = || PipelineError::Record { path: path.display().to_string(), record: number };
-        let entry: Entry<T> = serde_json::from_slice(record).map_err(|_| wrong())?;
-        let (Entry::Done { position, .. } | Entry::Skipped { position, .. }) = &entry;
-        let place = entries.get_mut(*position).ok_or_else(wrong)?;
-        let done = broken == BrokenPictures::Skip || !matches!(entry, Entry::Skipped { .. });
-        *place = done.then_some(entry);
-    }
-    Ok(entries.iter().flatten().count())
 }

@@ -5,18 +5,17 @@
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use retrievalguard::gallery::{Gallery, GalleryError, Metric, SearchError};
 use retrievalguard::noise::Stage;
-use retrievalguard::{Embedder as _, Excess, Picture, Seed, Sigma, Smoother, SmoothingError};
+use retrievalguard::{Embedder as _, Excess, Seed, Sigma, Smoother, SmoothingError};
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{BrokenPictures, Loader, Record, SkippedPicture};
+use crate::dataset::{BrokenPictures, Record};
 use crate::engine::OnnxEmbedder;
 use crate::picture::PictureError;
-use crate::pipeline::{Observer, PipelineError, input_values};
+use crate::pipeline::{EncoderInputs, PictureOutcome, PipelineError};
+use crate::work::{Observer, Stopped, WorkQueue};
 
 /// Why recall could not be measured.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +56,16 @@ pub enum RecallError {
 
 impl From<PipelineError> for RecallError {
     fn from(error: PipelineError) -> Self {
-        Self::Pipeline(Box::new(error))
+        match error {
+            PipelineError::Picture(error) => Self::Picture(error),
+            error => Self::Pipeline(Box::new(error)),
+        }
+    }
+}
+
+impl From<Stopped> for RecallError {
+    fn from(Stopped { done, total }: Stopped) -> Self {
+        Self::Stopped { done, total }
     }
 }
 
@@ -89,16 +97,9 @@ pub struct Smoothing {
     pub batch: NonZeroUsize,
 }
 
-/// Both embeddings of one picture.
-struct Row {
-    position: usize,
-    clean: Vec<f32>,
-    smoothed: Vec<f32>,
-}
-
 /// Embeds every picture, clean and smoothed, and searches for each among the others.
 ///
-/// The pictures that were left out because they cannot be read come with the result.
+/// The pictures that were left out because they cannot be read come with the result: identity and reason.
 pub fn recall_at_1(
     embedder: &OnnxEmbedder,
     records: &[Record],
@@ -106,63 +107,43 @@ pub fn recall_at_1(
     broken: BrokenPictures,
     threads: NonZeroUsize,
     observer: &dyn Observer,
-) -> Result<(Recall, Vec<SkippedPicture>), RecallError> {
+) -> Result<(Recall, Vec<(String, String)>), RecallError> {
     let all: Vec<&str> = records.iter().map(|record| record.label.as_str()).collect();
     refuse_one_label(&all)?;
-    let loader = Loader::new(records, embedder.model_config().preparation(), broken);
+    let inputs = EncoderInputs { records, config: embedder.model_config(), broken };
     let smoother = Smoother::new(embedder, smoothing.sigma, smoothing.seed)
         .excess(smoothing.excess)
         .batch(smoothing.batch);
-    let rows = Mutex::new(Vec::with_capacity(records.len()));
-    let failed = AtomicBool::new(false);
-    let work = || -> Result<(), RecallError> {
-        for loaded in &loader {
-            if observer.stop() || failed.load(Ordering::Relaxed) {
-                break;
-            }
-            let loaded = loaded?;
-            let identity = &loaded.record.identity;
-            let pixels = input_values(embedder.model_config(), identity, loaded.picture)?;
-            let picture = Picture { identity, pixels: &pixels };
-            let clean = smoother.clean(&picture)?;
-            let smoothed = smoother.mean(&picture, Stage::Measure, 0..smoothing.samples)?;
-            let smoothed = smoothed.mean.iter().map(|&value| value as f32).collect();
-            let mut rows = rows.lock().expect("no holder of this lock can panic");
-            rows.push(Row { position: loaded.position, clean, smoothed });
-            observer.advanced(rows.len(), records.len());
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.get())
-            .map(|_| scope.spawn(|| work().inspect_err(|_| failed.store(true, Ordering::Relaxed))))
-            .collect();
-        workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect::<Result<Vec<()>, RecallError>>()
+    let queue = WorkQueue { pieces: records.len(), before: 0, threads, observer };
+    let outcomes = queue.collect(|position| {
+        inputs.with(position, |_, picture| {
+            let clean = smoother.clean(picture)?;
+            let smoothed = smoother.mean(picture, Stage::Measure, 0..smoothing.samples)?;
+            Ok::<_, RecallError>((clean, smoothed.mean.iter().map(|&value| value as f32).collect::<Vec<_>>()))
+        })
     })?;
-    let mut rows = rows.into_inner().expect("no holder of this lock can panic");
-    if observer.stop() {
-        return Err(RecallError::Stopped { done: rows.len(), total: records.len() });
+    let (mut clean, mut smoothed, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+    let mut skipped = Vec::new();
+    for (record, outcome) in records.iter().zip(outcomes) {
+        match outcome {
+            PictureOutcome::Done((own_clean, own_smoothed)) => {
+                clean.extend(own_clean);
+                smoothed.extend(own_smoothed);
+                labels.push(record.label.as_str());
+            }
+            PictureOutcome::Skipped(reason) => skipped.push((record.identity.clone(), reason)),
+        }
     }
-    rows.sort_by_key(|row| row.position);
-    let labels: Vec<&str> = rows.iter().map(|row| records[row.position].label.as_str()).collect();
     // Pictures that could not be read may have been all of the other labels.
     refuse_one_label(&labels)?;
-    let (mut clean, mut smoothed) = (Vec::new(), Vec::new());
-    for row in &rows {
-        clean.extend_from_slice(&row.clean);
-        smoothed.extend_from_slice(&row.smoothed);
-    }
     let dimension = embedder.dimension();
     let recall = Recall {
-        pictures: rows.len(),
+        pictures: labels.len(),
         classes: labels.iter().collect::<HashSet<_>>().len(),
         clean: leave_one_out(clean, dimension, &labels)?,
         smoothed: leave_one_out(smoothed, dimension, &labels)?,
     };
-    Ok((recall, loader.into_skipped()))
+    Ok((recall, skipped))
 }
 
 /// Refuses a recall of 1 that says nothing.
@@ -197,12 +178,7 @@ mod tests {
     use crate::dataset::{PictureSource, Role};
     use crate::engine::{Engine, EngineOptions};
     use crate::model_config::ModelConfig;
-
-    struct Quiet;
-
-    impl Observer for Quiet {
-        fn advanced(&self, _: usize, _: usize) {}
-    }
+    use crate::work::Unobserved;
 
     #[test]
     fn recall_does_not_look_at_the_noise_that_certifies() {
@@ -226,17 +202,19 @@ mod tests {
         let measured = |seed: Seed| {
             let smoothing = Smoothing { sigma, samples: 1, seed, excess: Excess::Refuse, batch: one };
             let broken = BrokenPictures::Fatal;
-            recall_at_1(&embedder, &records, smoothing, broken, one, &Quiet).unwrap().0.smoothed
+            recall_at_1(&embedder, &records, smoothing, broken, one, &Unobserved).unwrap().0.smoothed
         };
         let expected = |seed: Seed, stage: Stage| {
             let smoother = Smoother::new(&embedder, sigma, seed);
-            let loader = Loader::new(&records, embedder.model_config().preparation(), BrokenPictures::Fatal);
+            let broken = BrokenPictures::Fatal;
+            let inputs = EncoderInputs { records: &records, config: embedder.model_config(), broken };
             let rows = (0..records.len()).flat_map(|place| {
-                let identity = &records[place].identity;
-                let loaded = loader.load(place).unwrap();
-                let pixels = input_values(embedder.model_config(), identity, loaded.picture).unwrap();
-                let picture = Picture { identity, pixels: &pixels };
-                smoother.samples(&picture, stage, 0..1).unwrap().values().to_vec()
+                let row = inputs.with(place, |_, picture| {
+                    let samples = smoother.samples(picture, stage, 0..1)?;
+                    Ok::<_, PipelineError>(samples.values().to_vec())
+                });
+                let PictureOutcome::Done(row) = row.unwrap() else { panic!("picture {place} is broken") };
+                row
             });
             leave_one_out(rows.collect(), embedder.dimension(), &labels).unwrap()
         };

@@ -96,6 +96,17 @@ impl EncoderDescription {
             encoder_check: Some(embedder.check().clone()),
         }
     }
+
+    /// The description of something else that this encoder decides, as journals have it: the encoder by the four keys that
+    /// tell it from others, beside further ones.
+    pub(crate) fn beside(&self, mut further: Value) -> Value {
+        let Self { model, contract, engine, encoder_check, .. } = self;
+        further["model"] = model.to_string().into();
+        further["contract"] = contract.to_string().into();
+        further["engine"] = engine.as_str().into();
+        further["encoder_check"] = serde_json::to_value(encoder_check).expect("a check is words");
+        further
+    }
 }
 
 /// The gallery that is searched.
@@ -455,6 +466,21 @@ pub(crate) mod tests {
         assert!(value.get("sigma").is_none() && value["method"] == "lipschitz");
         assert_eq!(RunDescription::parse(&value).unwrap(), bounded);
         assert!(matches!(bounded.smoothed(), Err(DescriptionError::NotSmoothed)));
+    }
+
+    #[test]
+    fn journals_tell_encoders_apart_by_four_keys() {
+        let encoder = description(vec![CertificateName::HalfSpace]).encoder;
+        let described = encoder.beside(json!({ "command": "index", "samples": 3 }));
+        let wanted = json!({
+            "command": "index",
+            "samples": 3,
+            "model": Digest::of_bytes(b"model"),
+            "contract": Digest::of_bytes(b"contract"),
+            "engine": "rten 1",
+            "encoder_check": null,
+        });
+        assert_eq!(described, wanted);
     }
 
     #[test]

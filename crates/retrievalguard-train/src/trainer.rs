@@ -21,8 +21,9 @@ use retrievalguard::storage::digest::Digest;
 use retrievalguard_encoder::dataset::{BrokenPictures, Record};
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::model_config::ModelConfig;
-use retrievalguard_encoder::pipeline::{Observer, data_set_digest};
+use retrievalguard_encoder::pipeline::data_set_digest;
 use retrievalguard_encoder::recall::{Recall, RecallError, Smoothing, recall_at_1};
+use retrievalguard_encoder::work::Observer;
 use serde::Serialize;
 
 pub use self::error::TrainError;

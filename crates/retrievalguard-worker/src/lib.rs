@@ -14,7 +14,6 @@
 //! parts/000042-003   what a task made
 //! ```
 
-mod in_turn;
 mod manifest;
 mod merging;
 mod part;
@@ -34,6 +33,7 @@ use retrievalguard_encoder::engine::EngineError;
 use retrievalguard_encoder::model_config::ModelConfigError;
 use retrievalguard_encoder::picture::PictureError;
 use retrievalguard_encoder::pipeline::PipelineError;
+use retrievalguard_encoder::work::Stopped;
 
 pub use manifest::{Notes, RunManifest, SHARED_FORMAT, SharedQuery};
 pub use merging::{Merged, merge};
@@ -222,4 +222,10 @@ pub enum WorkerError {
     /// Somebody else writes to the folder.
     #[error(transparent)]
     Lock(#[from] LockError),
+}
+
+impl From<Stopped> for WorkerError {
+    fn from(Stopped { done, total }: Stopped) -> Self {
+        Self::Stopped { done, total }
+    }
 }

@@ -13,11 +13,11 @@ use retrievalguard::{NormBound, Samples};
 use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::pipeline::run_files::{Inputs, StoredRun, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
-    Asked, CertifyPlan, CertifyReport, Observer, PipelineError, QueryCertifier, QueryOutcome,
+    Asked, CertifyPlan, CertifyReport, PictureOutcome, PipelineError, QueryAnswer, QueryCertifier,
     digest_of_pictures,
 };
+use retrievalguard_encoder::work::{Observer, WorkQueue};
 
-use crate::in_turn::in_turn;
 use crate::manifest::{GALLERY, PARTS, gallery_files};
 use crate::part::{Part, RunKey};
 use crate::store::temporary_folder;
@@ -86,14 +86,9 @@ pub fn merge(
     }
     let merging = Merging { store, manifest: &manifest, key, gallery: gallery.as_ref() };
     let total = manifest.queries.len();
-    let outcomes: Mutex<Vec<Option<QueryOutcome>>> = Mutex::new(vec![None; total]);
-    in_turn((0, total), threads, observer, |query| {
-        let outcome = merging.query(query)?;
-        outcomes.lock().expect("no holder of this lock can panic")[query] = Some(outcome);
-        Ok(())
-    })?;
-    let outcomes = outcomes.into_inner().expect("no holder of this lock can panic");
-    let outcomes: Vec<QueryOutcome> = outcomes.into_iter().flatten().collect();
+    observer.advanced(0, total);
+    let queue = WorkQueue { pieces: total, before: 0, threads, observer };
+    let outcomes = queue.collect(|query| merging.query(query))?;
     let plan = CertifyPlan {
         excluded: manifest.queries.iter().map(|query| query.excluded.clone()).collect(),
         namesakes: manifest.namesakes,
@@ -128,7 +123,7 @@ struct Merging<'a> {
 }
 
 impl Merging<'_> {
-    fn query(&self, index: usize) -> Result<QueryOutcome, WorkerError> {
+    fn query(&self, index: usize) -> Result<PictureOutcome<QueryAnswer>, WorkerError> {
         let per_query = Task::per_query(self.manifest);
         let numbers = index * per_query..(index + 1) * per_query;
         let tasks: Vec<Task> = numbers.map(|number| Task::new(self.manifest, number)).collect();
@@ -141,8 +136,10 @@ impl Merging<'_> {
         // A broken picture is the same for every task of its query.
         if let Part::Outcome(outcome) = self.part(&tasks[0])? {
             return match outcome {
-                QueryOutcome::Skipped(_) => self.admitted(&tasks[0], outcome),
-                QueryOutcome::Done(_) => Err(self.unusable(&tasks[0], "it holds an answer, wanted samples")),
+                PictureOutcome::Skipped(_) => self.admitted(&tasks[0], outcome),
+                PictureOutcome::Done(_) => {
+                    Err(self.unusable(&tasks[0], "it holds an answer, wanted samples"))
+                }
             };
         }
         let query = &self.manifest.queries[index];
@@ -158,19 +155,23 @@ impl Merging<'_> {
         });
         match (fault.into_inner().expect("no holder of this lock can panic"), answer) {
             (Some(error), _) => Err(error),
-            (None, answer) => Ok(QueryOutcome::Done(answer?)),
+            (None, answer) => Ok(PictureOutcome::Done(answer?)),
         }
     }
 
     /// An outcome that a worker of this run can have left: whether pictures are skipped is not part of what a part says
     /// about its run.
-    fn admitted(&self, task: &Task, outcome: QueryOutcome) -> Result<QueryOutcome, WorkerError> {
+    fn admitted(
+        &self,
+        task: &Task,
+        outcome: PictureOutcome<QueryAnswer>,
+    ) -> Result<PictureOutcome<QueryAnswer>, WorkerError> {
         match (&outcome, self.manifest.broken()) {
-            (QueryOutcome::Skipped(reason), BrokenPictures::Fatal) => {
+            (PictureOutcome::Skipped(reason), BrokenPictures::Fatal) => {
                 let reason = format!("it leaves its query out, which the run does not allow: {reason}");
                 Err(self.unusable(task, &reason))
             }
-            (QueryOutcome::Skipped(_), BrokenPictures::Skip) | (QueryOutcome::Done(_), _) => Ok(outcome),
+            (PictureOutcome::Skipped(_), BrokenPictures::Skip) | (PictureOutcome::Done(_), _) => Ok(outcome),
         }
     }
 

@@ -7,7 +7,8 @@ use std::path::Path;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::storage::sealed::seal;
 use retrievalguard_encoder::dataset::{BrokenPictures, PictureSource, Record};
-use retrievalguard_encoder::pipeline::{CertifyPlan, CertifyRequest, Observer};
+use retrievalguard_encoder::pipeline::{CertifyPlan, CertifyRequest};
+use retrievalguard_encoder::work::Observer;
 
 use crate::manifest::{
     GALLERY, GALLERY_FILES, MANIFEST, MODEL, MODEL_CONFIG, SHARED_FORMAT, picture_name, record,

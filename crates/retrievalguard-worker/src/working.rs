@@ -14,11 +14,11 @@ use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::pipeline::{
-    Asked, Observer, QueryCertifier, QueryOutcome, check_gallery, input_values,
+    Asked, PictureOutcome, PipelineError, QueryCertifier, check_gallery, input_values,
 };
 use retrievalguard_encoder::run::EncoderDescription;
+use retrievalguard_encoder::work::{Observer, WorkQueue};
 
-use crate::in_turn::in_turn;
 use crate::manifest::{
     GALLERY, GALLERY_FILES, MODEL, MODEL_CONFIG, PARTS, checked, gallery_files, picture_name,
 };
@@ -170,7 +170,9 @@ pub fn work(
         return Ok(worked);
     }
     let worker = Worker::open(store, options)?;
-    in_turn((found, numbers.len()), threads, observer, |index| worker.carry_out(numbers[index]))?;
+    observer.advanced(found, assigned);
+    let queue = WorkQueue { pieces: numbers.len(), before: found, threads, observer };
+    queue.run(|piece| worker.carry_out(numbers[piece]))?;
     Ok(worked)
 }
 
@@ -218,7 +220,7 @@ impl Worker {
         let prepared = match (prepared, manifest.broken()) {
             (Ok(prepared), _) => prepared,
             (Err(error), BrokenPictures::Skip) => {
-                return Ok(Part::Outcome(QueryOutcome::Skipped(error.to_string())));
+                return Ok(Part::Outcome(PictureOutcome::Skipped(error.to_string())));
             }
             (Err(error), BrokenPictures::Fatal) => return Err(error.into()),
         };
@@ -231,7 +233,7 @@ impl Worker {
         match (&task.kind, &self.tools.gallery) {
             (TaskKind::Samples { stage, range }, _) => {
                 let samples = smoother.samples(&picture, *stage, range.clone());
-                let samples = samples.map_err(retrievalguard_encoder::pipeline::PipelineError::from)?;
+                let samples = samples.map_err(PipelineError::from)?;
                 Ok(Part::Samples { dimension: samples.dimension(), values: samples.values().to_vec() })
             }
             (TaskKind::Answer, Some(gallery)) => {
@@ -240,7 +242,7 @@ impl Worker {
                 let certifier = QueryCertifier::new(&smoothed.procedure, gallery);
                 let answer =
                     certifier.answer(&asked, |stage, range| Ok(smoother.samples(&picture, stage, range)?))?;
-                Ok(Part::Outcome(QueryOutcome::Done(answer)))
+                Ok(Part::Outcome(PictureOutcome::Done(answer)))
             }
             (TaskKind::Answer, None) => {
                 unreachable!("the gallery is opened where tasks are whole queries")

@@ -8,8 +8,8 @@ use anyhow::{Context, bail};
 use retrievalguard::Embedder;
 use retrievalguard::storage::npy;
 use retrievalguard_encoder::check::{CheckOptions, check_model};
-use retrievalguard_encoder::dataset::{Loader, Role};
-use retrievalguard_encoder::pipeline::{PipelineError, input_values};
+use retrievalguard_encoder::dataset::Role;
+use retrievalguard_encoder::pipeline::{EncoderInputs, PictureOutcome, PipelineError};
 
 use crate::arguments::{DataArgs, ModelArgs, tell_skipped};
 use crate::progress::tell;
@@ -50,14 +50,15 @@ pub(super) fn run(arguments: &CheckModelArgs, out: &mut dyn Write) -> anyhow::Re
     if arguments.reference.is_none() {
         records.truncate(64);
     }
-    let loader = Loader::new(&records, embedder.model_config().preparation(), arguments.data.broken());
-    let mut values = Vec::new();
-    for loaded in &loader {
-        let loaded = loaded.map_err(PipelineError::from)?;
-        values.extend(input_values(embedder.model_config(), &loaded.record.identity, loaded.picture)?);
+    let broken = arguments.data.broken();
+    let inputs = EncoderInputs { records: &records, config: embedder.model_config(), broken };
+    let (mut values, mut skipped) = (Vec::new(), Vec::new());
+    for (position, record) in records.iter().enumerate() {
+        match inputs.with(position, |_, picture| Ok::<_, PipelineError>(picture.pixels.to_vec()))? {
+            PictureOutcome::Done(pixels) => values.extend(pixels),
+            PictureOutcome::Skipped(reason) => skipped.push((record.identity.clone(), reason)),
+        }
     }
-    let skipped = loader.into_skipped().into_iter();
-    let skipped: Vec<_> = skipped.map(|picture| (picture.identity, picture.error.to_string())).collect();
     tell_skipped(&skipped);
     if values.is_empty() {
         return Err(PipelineError::NothingLeft { skipped: skipped.len() }.into());

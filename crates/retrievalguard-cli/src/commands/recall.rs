@@ -53,8 +53,6 @@ pub(super) fn run(arguments: &RecallArgs, out: &mut dyn Write) -> anyhow::Result
     let result = recall_at_1(&embedder, &records, smoothing, broken, threads, &progress);
     progress.finish();
     let (recall, skipped) = result?;
-    let skipped: Vec<_> =
-        skipped.into_iter().map(|picture| (picture.identity, picture.error.to_string())).collect();
     tell_skipped(&skipped);
     if arguments.json {
         let value = json!({ "recall": recall, "sigma": arguments.sigma, "samples": samples });

@@ -18,12 +18,13 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::storage::sample_cache::SampleCache;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::model_config::ModelConfig;
+use retrievalguard_encoder::pipeline::check_gallery;
 use retrievalguard_encoder::pipeline::run_files::StoredRun;
-use retrievalguard_encoder::pipeline::{Observer, check_gallery};
 use retrievalguard_encoder::table::gallery_file::{
     ImportedGallery, import_clip_retrieval, import_npy, import_parquet,
 };
 use retrievalguard_encoder::table::{ResultTable, Unverified};
+use retrievalguard_encoder::work::Unobserved;
 use retrievalguard_report::attack::Attack;
 use retrievalguard_worker::{RunStore, merge};
 
@@ -191,12 +192,6 @@ fn runs(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
     });
 }
 
-struct Silent;
-
-impl Observer for Silent {
-    fn advanced(&self, _done: usize, _total: usize) {}
-}
-
 fn shared_runs(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
     for (run, kinds) in [
         ("whole", ["shared run: shared.json", "shared run: part with an outcome"]),
@@ -205,7 +200,7 @@ fn shared_runs(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
         let folder = sandbox.path(run);
         let store = RunStore::open(&folder.display().to_string()).unwrap();
         let merged = || {
-            let merged = merge(&store, NonZeroUsize::MIN, &Silent)?;
+            let merged = merge(&store, NonZeroUsize::MIN, &Unobserved)?;
             Ok::<_, retrievalguard_worker::WorkerError>((merged.report.table, merged.report.description))
         };
         flip(tallies, kinds[0], &folder.join("shared.json"), merged);

@@ -3,7 +3,6 @@ mod idx;
 #[path = "../../tests/idx_files/mod.rs"]
 mod idx_files;
 mod lists;
-mod loading;
 
 use std::fs;
 use std::path::Path;

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use retrievalguard::certificate::{CertificateError, CertificateName, Certifier, SampledQuery, Verdict};
 use retrievalguard::gallery::{Metric, Positives, Relevance};
 use retrievalguard::noise::Stage;
-use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::journal::{Journal, Opened};
 use retrievalguard::storage::manifest::{Engine, GalleryDirectory};
 use retrievalguard::storage::sample_cache::{CacheError, SampleCache, SampleKey};
 use retrievalguard::{Alpha, Embedder, Excess, Picture, SampleCount, Samples, Sigma, Smoother};
@@ -19,12 +17,12 @@ use serde_json::json;
 use super::config::{EncoderEntry, ExperimentConfig, Sweep};
 use super::results::{Results, Setting, TidyRow};
 use crate::check::Passes;
-use crate::dataset::{BrokenPictures, Loader, Record};
+use crate::dataset::{BrokenPictures, Record};
 use crate::engine::{EngineError, EngineOptions, OnnxEmbedder};
 use crate::model_config::{ModelConfig, ModelConfigError};
-use crate::pipeline::{
-    Entry, IndexRequest, Observer, PipelineError, Run, data_set_digest, index, input_values, replay,
-};
+use crate::pipeline::{EncoderInputs, IndexRequest, PipelineError, ResumableRun, data_set_digest, index};
+use crate::run::EncoderDescription;
+use crate::work::Observer;
 
 /// Ends of the first blocks of a picture's samples: the sizes that are asked for most often.
 const ENDS: [u32; 5] = [100, 300, 1_000, 3_000, 10_000];
@@ -137,16 +135,12 @@ impl SweepPoint<'_> {
 
     /// The gallery as it is kept, made first if it is not there.
     fn gallery(&self, observer: &dyn Observer) -> Result<GalleryDirectory, SweepError> {
-        let description = json!({
-            "model": self.embedder.facts().hash,
-            "contract": self.embedder.model_config().hash(),
-            "engine": self.embedder.report().to_string(),
-            "encoder_check": self.embedder.check(),
+        let description = EncoderDescription::new(self.embedder).beside(json!({
             "sigma": self.sigma,
             "samples": self.sweep.gallery_samples,
             "seed": self.sweep.seed,
             "data_set": data_set_digest(&self.data.gallery),
-        });
+        }));
         let folder = self.storage_path("galleries", &description);
         let request = IndexRequest {
             records: &self.data.gallery,
@@ -171,13 +165,9 @@ impl SweepPoint<'_> {
         observer: &dyn Observer,
     ) -> Result<Vec<Answer>, SweepError> {
         let queries = &self.data.queries;
-        let description = json!({
+        let description = EncoderDescription::new(self.embedder).beside(json!({
             "command": "experiment",
             "tool": env!("CARGO_PKG_VERSION"),
-            "model": self.embedder.facts().hash,
-            "contract": self.embedder.model_config().hash(),
-            "engine": self.embedder.report().to_string(),
-            "encoder_check": self.embedder.check(),
             "sigma": self.sigma,
             "samples": self.sweep.samples,
             "alpha": self.sweep.alpha,
@@ -187,55 +177,33 @@ impl SweepPoint<'_> {
             "leave_one_out": self.data.leave_one_out,
             "queries": data_set_digest(queries),
             "gallery": gallery.digest(),
-        });
+        }));
         for count in self.sweep.samples.iter().chain([&self.sweep.pilot]) {
             Samples::check_memory(count.get(), self.embedder.dimension()).map_err(PipelineError::from)?;
         }
         let path = self.storage_path("journals", &description).with_extension("journal");
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)
-                .map_err(|error| PipelineError::from(WriteError::new(folder, error)))?;
-        }
-        let key = Digest::of_json(&description);
-        let open = || Journal::open_or_create(&path, key, &description).map_err(PipelineError::from);
-        let Opened { journal, records, .. } = open()?;
-        let mut entries: Vec<Option<Entry<Answer>>> = vec![None; queries.len()];
-        replay(&records, &path, BrokenPictures::Fatal, &mut entries)?;
-        let todo: Vec<usize> = (0..queries.len()).filter(|&position| entries[position].is_none()).collect();
-        let loader = Loader::new(queries, self.embedder.model_config().preparation(), BrokenPictures::Fatal);
-        let work = |position: usize| -> Result<Vec<u8>, PipelineError> {
-            let loaded = loader.load(position)?;
-            let pixels = input_values(self.embedder.model_config(), &loaded.record.identity, loaded.picture)?;
-            let result = self.query(loaded.record, &pixels, gallery)?;
-            Ok(Entry::Done { position, result }.line())
-        };
-        drop(Run::new(journal, todo, queries.len(), observer).finish(self.context.threads, work)?);
-        let Opened { records, .. } = open()?;
-        replay(&records, &path, BrokenPictures::Fatal, &mut entries)?;
-        let done = |entry: Option<Entry<Answer>>| match entry {
-            Some(Entry::Done { result, .. }) => Some(result),
-            Some(Entry::Skipped { .. }) | None => None,
-        };
-        let answers: Vec<Answer> = entries.into_iter().filter_map(done).collect();
-        if answers.len() < queries.len() {
-            return Err(PipelineError::Stopped { done: answers.len(), total: queries.len() }.into());
-        }
-        Ok(answers)
+        let broken = BrokenPictures::Fatal;
+        let run = ResumableRun { journal: &path, description: &description, pictures: queries.len(), broken }
+            .open()?;
+        let inputs = EncoderInputs { records: queries, config: self.embedder.model_config(), broken };
+        let finished = run.finish(self.context.threads, observer, |position| {
+            inputs.with(position, |record, picture| self.query(record, picture, gallery))
+        })?;
+        Ok(finished.results())
     }
 
     /// Every certificate at every sample size and failure probability, from one set of samples.
     fn query(
         &self,
         record: &Record,
-        pixels: &[f32],
+        picture: &Picture<'_>,
         stored: &GalleryDirectory,
     ) -> Result<Answer, PipelineError> {
         let gallery = &stored.gallery;
-        let picture = Picture { identity: &record.identity, pixels };
-        let pilot = self.samples(&picture, Stage::Pilot, self.sweep.pilot)?;
+        let pilot = self.samples(picture, Stage::Pilot, self.sweep.pilot)?;
         let most = self.sweep.samples.iter().copied().max_by_key(|count| count.get());
         let most = most.unwrap_or(self.sweep.pilot);
-        let drawn = self.samples(&picture, Stage::Certify, most)?;
+        let drawn = self.samples(picture, Stage::Certify, most)?;
         let label = gallery.label_named(&record.label);
         let own = if self.data.leave_one_out { gallery.rows_of(&record.identity) } else { Vec::new() };
         let relevance = Relevance::new(label.map_or(Positives::Absent, Positives::Label), own);

@@ -7,14 +7,16 @@ use retrievalguard::attack::{Attacked, Attacker, Effort, FACTORS, InputGradients
 use retrievalguard::certificate::CertificateName;
 use retrievalguard::gallery::{Positives, Relevance};
 use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::journal::{Journal, Opened};
+use retrievalguard::storage::journal::Journal;
 use retrievalguard::storage::manifest::GalleryDirectory;
-use retrievalguard::{Embedder, Excess, Picture, Samples, Seed, Sigma};
+use retrievalguard::{Embedder, Excess, Samples, Seed, Sigma};
 use serde_json::json;
 
-use super::{Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
-use crate::dataset::{BrokenPictures, Loader, Record};
+use super::{EncoderInputs, PipelineError, ResumableRun, data_set_digest};
+use crate::dataset::{BrokenPictures, Record};
 use crate::engine::OnnxEmbedder;
+use crate::run::EncoderDescription;
+use crate::work::Observer;
 
 /// One certified query.
 #[derive(Clone, Debug)]
@@ -76,7 +78,7 @@ pub fn begun_judge_seed(journal_path: &Path) -> Result<Option<Seed>, PipelineErr
 /// Attacks every query; `journal` is where progress is kept and `journal` alone decides what is left to do.
 pub fn attack(
     request: &AttackRequest<'_>,
-    journal_path: &Path,
+    journal: &Path,
     observer: &dyn Observer,
 ) -> Result<AttackReport, PipelineError> {
     let embedder = request.embedder;
@@ -85,7 +87,7 @@ pub fn attack(
     }
     let records: Vec<Record> = request.targets.iter().map(|target| target.record.clone()).collect();
     let claims: Vec<_> = request.targets.iter().map(|target| (target.radius, &target.excluded)).collect();
-    let description = json!({
+    let description = EncoderDescription::new(embedder).beside(json!({
         "command": "attack",
         "tool": env!("CARGO_PKG_VERSION"),
         "certificate": request.certificate,
@@ -96,21 +98,13 @@ pub fn attack(
         "sigma": request.sigma,
         "seed": request.seed,
         "project": request.excess == Excess::Project,
-        "model": embedder.facts().hash,
-        "contract": embedder.model_config().hash(),
-        "engine": embedder.report().to_string(),
-        "encoder_check": embedder.check(),
         "queries": data_set_digest(&records),
         "claims": Digest::of_json(&json!(claims)),
         "gallery": request.gallery.digest(),
         "plain_gallery": request.plain_gallery.map(GalleryDirectory::digest),
-    });
-    let key = Digest::of_json(&description);
-    let Opened { journal, records: done, .. } = Journal::open_or_create(journal_path, key, &description)?;
-    let total = request.targets.len();
-    let mut entries: Vec<Option<Entry<Attacked>>> = vec![None; total];
-    let resumed = replay(&done, journal_path, BrokenPictures::Fatal, &mut entries)?;
-    let todo: Vec<usize> = (0..total).filter(|&position| entries[position].is_none()).collect();
+    }));
+    let (pictures, broken) = (records.len(), BrokenPictures::Fatal);
+    let run = ResumableRun { journal, description: &description, pictures, broken }.open()?;
     let gallery = &request.gallery.gallery;
     let mut attacker = Attacker::new(
         (embedder, request.gradients),
@@ -124,32 +118,18 @@ pub fn attack(
     if let Some(plain) = request.plain_gallery {
         attacker = attacker.plain_gallery(&plain.gallery);
     }
-    let loader = Loader::new(&records, embedder.model_config().preparation(), BrokenPictures::Fatal);
-    let journal = Run::new(journal, todo, total, observer).finish(request.threads, |position| {
-        let target = &request.targets[position];
-        let identity = &target.record.identity;
-        let pixels = input_values(embedder.model_config(), identity, loader.load(position)?.picture)?;
-        let label = gallery.label_named(&target.record.label);
-        let relevance =
-            Relevance::new(label.map_or(Positives::Absent, Positives::Label), target.excluded.clone());
-        let picture = Picture { identity, pixels: &pixels };
-        let result = attacker
-            .query(&picture, &relevance, target.radius)
-            .map_err(|source| PipelineError::Attack { query: identity.clone(), source: Box::new(source) })?;
-        Ok(Entry::Done { position, result }.line())
+    let inputs = EncoderInputs { records: &records, config: embedder.model_config(), broken };
+    let finished = run.finish(request.threads, observer, |position| {
+        inputs.with(position, |Record { identity, label, .. }, picture| {
+            let AttackTarget { radius, excluded, .. } = &request.targets[position];
+            let label = gallery.label_named(label);
+            let relevance =
+                Relevance::new(label.map_or(Positives::Absent, Positives::Label), excluded.clone());
+            let attacked = attacker.query(picture, &relevance, *radius);
+            attacked
+                .map_err(|source| PipelineError::Attack { query: identity.clone(), source: Box::new(source) })
+        })
     })?;
-    drop(journal);
-    // What was written is what is read: the results come from the journal alone.
-    let Opened { records: done, .. } = Journal::open_or_create(journal_path, key, &description)?;
-    replay(&done, journal_path, BrokenPictures::Fatal, &mut entries)?;
-    let mut results = Vec::with_capacity(total);
-    for entry in entries {
-        match entry {
-            Some(Entry::Done { result, .. }) => results.push(result),
-            Some(Entry::Skipped { .. }) | None => {
-                return Err(PipelineError::Stopped { done: results.len(), total });
-            }
-        }
-    }
-    Ok(AttackReport { results, resumed })
+    let resumed = finished.resumed;
+    Ok(AttackReport { results: finished.results(), resumed })
 }

@@ -11,23 +11,20 @@ use retrievalguard::certificate::{
 };
 use retrievalguard::gallery::{Neighbour, Positives, Relevance};
 use retrievalguard::noise::Stage;
-use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::journal::{Journal, Opened};
 use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
-use retrievalguard::{
-    Alpha, Embedder, Excess, Picture, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius,
-};
+use retrievalguard::{Alpha, Embedder, Excess, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius};
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, Observer, PipelineError, Run, data_set_digest, input_values, replay};
-use crate::dataset::{BrokenPictures, Loader, PictureSource, Record};
+use super::{EncoderInputs, PictureOutcome, PipelineError, ResumableRun, data_set_digest};
+use crate::dataset::{BrokenPictures, PictureSource, Record};
 use crate::engine::OnnxEmbedder;
 use crate::run::{
     EncoderDescription, GalleryDescription, Method, Procedure, RUN_FORMAT, RunCommand, RunDescription,
     Smoothed, excluded_digest,
 };
 use crate::table::{Cell, ResultRow, ResultTable, WrongItem};
+use crate::work::Observer;
 
 /// Whether a query may find itself in the gallery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,16 +131,6 @@ impl QueryAnswer {
     }
 }
 
-/// The result of one query, or why it was left out.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum QueryOutcome {
-    /// It was certified, or not.
-    Done(QueryAnswer),
-    /// Its picture is broken.
-    Skipped(String),
-}
-
 /// What is decided about a run before anything is drawn.
 #[derive(Clone, Debug)]
 pub struct CertifyPlan {
@@ -197,20 +184,20 @@ impl CertifyPlan {
     pub fn report<'q>(
         self,
         queries: impl Iterator<Item = (&'q str, &'q str)>,
-        outcomes: Vec<QueryOutcome>,
+        outcomes: Vec<PictureOutcome<QueryAnswer>>,
         resumed: usize,
     ) -> Result<CertifyReport, PipelineError> {
         let (mut rows, mut deeper, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
         let mut excluded = Vec::new();
         for (((identity, label), outcome), own) in queries.zip(outcomes).zip(self.excluded) {
             match outcome {
-                QueryOutcome::Done(answer) => {
+                PictureOutcome::Done(answer) => {
                     let (row, further) = answer.into_row(identity, label);
                     rows.push(row);
                     deeper.push(further);
                     excluded.push(own);
                 }
-                QueryOutcome::Skipped(reason) => skipped.push((identity.to_owned(), reason)),
+                PictureOutcome::Skipped(reason) => skipped.push((identity.to_owned(), reason)),
             }
         }
         if rows.is_empty() {
@@ -233,63 +220,31 @@ impl CertifyPlan {
 /// Certifies every query; `journal` is where progress is kept and `journal` alone decides what is left to do.
 pub fn certify(
     request: &CertifyRequest<'_>,
-    journal_path: &Path,
+    journal: &Path,
     observer: &dyn Observer,
 ) -> Result<CertifyReport, PipelineError> {
-    let embedder = request.embedder;
+    let CertifyRequest { queries, embedder, broken, threads, .. } = *request;
     let plan = CertifyPlan::new(request)?;
     let description = &plan.description.to_value();
-    if let Some(folder) = journal_path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
-    }
-    let key = Digest::of_json(description);
-    let Opened { journal, records, .. } = Journal::open_or_create(journal_path, key, description)?;
-    let total = request.queries.len();
-    let mut entries: Vec<Option<Entry<QueryAnswer>>> = vec![None; total];
-    let resumed = replay(&records, journal_path, request.broken, &mut entries)?;
-    let todo: Vec<usize> = (0..total).filter(|&position| entries[position].is_none()).collect();
+    let run = ResumableRun { journal, description, pictures: queries.len(), broken }.open()?;
 
     // Queries are spread over the threads; where there are fewer of them, each gets several.
-    let workers = NonZeroUsize::new(request.threads.get().min(todo.len())).unwrap_or(NonZeroUsize::MIN);
-    let within = NonZeroUsize::new(request.threads.get() / workers).unwrap_or(NonZeroUsize::MIN);
+    let workers = NonZeroUsize::new(threads.get().min(run.left())).unwrap_or(NonZeroUsize::MIN);
+    let within = NonZeroUsize::new(threads.get() / workers).unwrap_or(NonZeroUsize::MIN);
     let smoother = Smoother::new(embedder, request.sigma, request.seed)
         .batch(request.batch)
         .excess(request.excess)
         .threads(within);
-    let loader = Loader::new(request.queries, embedder.model_config().preparation(), request.broken);
+    let inputs = EncoderInputs { records: queries, config: embedder.model_config(), broken };
     let certifier = QueryCertifier::new(&plan.description.smoothed()?.procedure, request.gallery);
-    let journal = Run::new(journal, todo, total, observer).finish(workers, |position| {
-        let entry = match (loader.load(position), request.broken) {
-            (Ok(loaded), _) => {
-                let Record { identity, label, .. } = loaded.record;
-                let pixels = input_values(embedder.model_config(), identity, loaded.picture)?;
-                let picture = Picture { identity, pixels: &pixels };
-                let asked = Asked { identity, label, excluded: &plan.excluded[position] };
-                let draw = |stage, range| Ok(smoother.samples(&picture, stage, range)?);
-                Entry::Done { position, result: certifier.answer(&asked, draw)? }
-            }
-            (Err(error), BrokenPictures::Skip) => Entry::Skipped { position, reason: error.to_string() },
-            (Err(error), BrokenPictures::Fatal) => return Err(error.into()),
-        };
-        Ok(entry.line())
-    })?;
-    drop(journal);
-    // What was written is what is read: the table is built from the journal alone.
-    let Opened { records, .. } = Journal::open_or_create(journal_path, key, description)?;
-    replay(&records, journal_path, request.broken, &mut entries)?;
-    let done = entries.iter().flatten().count();
-    let outcomes: Option<Vec<QueryOutcome>> = entries
-        .into_iter()
-        .map(|entry| {
-            Some(match entry? {
-                Entry::Done { result, .. } => QueryOutcome::Done(result),
-                Entry::Skipped { reason, .. } => QueryOutcome::Skipped(reason),
-            })
+    let finished = run.finish(workers, observer, |position| {
+        inputs.with(position, |Record { identity, label, .. }, picture| {
+            let asked = Asked { identity, label, excluded: &plan.excluded[position] };
+            certifier.answer(&asked, |stage, range| Ok(smoother.samples(picture, stage, range)?))
         })
-        .collect();
-    let outcomes = outcomes.ok_or(PipelineError::Stopped { done, total })?;
-    let queries = request.queries.iter().map(|record| (record.identity.as_str(), record.label.as_str()));
-    plan.report(queries, outcomes, resumed)
+    })?;
+    let queries = queries.iter().map(|record| (record.identity.as_str(), record.label.as_str()));
+    plan.report(queries, finished.outcomes, finished.resumed)
 }
 
 /// Checks the gallery called `name` against queries of this encoder: same sigma, model, model config, dimension and norm bound.

@@ -6,17 +6,19 @@ use std::path::Path;
 use retrievalguard::gallery::{Gallery, Metric};
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::write;
-use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::journal::{Journal, Opened};
 use retrievalguard::storage::manifest::{Engine, GalleryDirectory, GalleryManifest, Provenance, SeedRecord};
-use retrievalguard::{Embedder, Excess, Picture, Seed, Sigma, Smoother};
+use retrievalguard::{Embedder, Excess, Seed, Sigma, Smoother};
 use serde_json::json;
 
+use super::resumable::FinishedRun;
 use super::{
-    CHECK_FILE, Entry, MODEL_CONFIG_FILE, Observer, PipelineError, Run, data_set_digest, input_values, replay,
+    CHECK_FILE, EncoderInputs, MODEL_CONFIG_FILE, PictureOutcome, PipelineError, ResumableRun,
+    data_set_digest,
 };
-use crate::dataset::{BrokenPictures, Loader, PictureSource, Record};
+use crate::dataset::{BrokenPictures, PictureSource, Record};
 use crate::engine::OnnxEmbedder;
+use crate::run::EncoderDescription;
+use crate::work::Observer;
 
 /// Everything that decides what a gallery is, and how the work is spread.
 pub struct IndexRequest<'a> {
@@ -59,10 +61,9 @@ pub fn index(
     directory: &Path,
     observer: &dyn Observer,
 ) -> Result<IndexReport, PipelineError> {
-    let embedder = request.embedder;
-    let report = embedder.report();
-    let data_set = data_set_digest(request.records);
-    let description = json!({
+    let IndexRequest { records, embedder, broken, .. } = *request;
+    let data_set = data_set_digest(records);
+    let description = EncoderDescription::new(embedder).beside(json!({
         "command": "index",
         "tool": env!("CARGO_PKG_VERSION"),
         "sigma": request.sigma,
@@ -70,61 +71,38 @@ pub fn index(
         "seed": request.seed,
         "metric": request.metric,
         "project": request.excess == Excess::Project,
-        "model": embedder.facts().hash,
-        "contract": embedder.model_config().hash(),
-        "engine": report.to_string(),
-        "encoder_check": embedder.check(),
         "data_set": data_set,
-    });
+    }));
     std::fs::create_dir_all(directory)
         .map_err(|error| retrievalguard::storage::atomic::WriteError::new(directory, error))?;
     // Said before the work: a gallery with acknowledged writes is not replaced.
     GalleryDirectory::check_replaceable(directory)?;
     let path = directory.join("index.journal");
-    let Opened { journal, records, .. } =
-        Journal::open_or_create(&path, Digest::of_json(&description), &description)?;
-    let total = request.records.len();
-    let mut entries: Vec<Option<Entry<String>>> = (0..total).map(|_| None).collect();
-    let resumed = replay(&records, &path, request.broken, &mut entries)?;
-    let todo = (0..total).filter(|&position| entries[position].is_none()).collect();
-
-    let loader = Loader::new(request.records, embedder.model_config().preparation(), request.broken);
+    let run =
+        ResumableRun { journal: &path, description: &description, pictures: records.len(), broken }.open()?;
+    let inputs = EncoderInputs { records, config: embedder.model_config(), broken };
     let smoother =
         Smoother::new(embedder, request.sigma, request.seed).batch(request.batch).excess(request.excess);
-    let run = Run::new(journal, todo, total, observer);
-    let journal = run.finish(request.threads, |position| {
-        let entry = match (loader.load(position), request.broken) {
-            (Ok(loaded), _) => {
-                let identity = &loaded.record.identity;
-                let pixels = input_values(embedder.model_config(), identity, loaded.picture)?;
-                let picture = Picture { identity, pixels: &pixels };
-                let vector: Vec<f32> = if request.samples == 0 {
-                    smoother.clean(&picture)?
-                } else {
-                    let smoothed = smoother.mean(&picture, Stage::Gallery, 0..request.samples)?;
-                    smoothed.mean.iter().map(|&value| value as f32).collect()
-                };
-                // Hexadecimal digits of the f32 bits: a vector comes back as it was.
-                let bits: String = vector.iter().map(|value| format!("{:08x}", value.to_bits())).collect();
-                Entry::Done { position, result: bits }
-            }
-            (Err(error), BrokenPictures::Skip) => Entry::Skipped { position, reason: error.to_string() },
-            (Err(error), BrokenPictures::Fatal) => return Err(error.into()),
-        };
-        Ok(entry.line())
+    let finished = run.finish(request.threads, observer, |position| {
+        inputs.with(position, |_, picture| {
+            let vector: Vec<f32> = if request.samples == 0 {
+                smoother.clean(picture)?
+            } else {
+                let smoothed = smoother.mean(picture, Stage::Gallery, 0..request.samples)?;
+                smoothed.mean.iter().map(|&value| value as f32).collect()
+            };
+            // Hexadecimal digits of the f32 bits: a vector comes back as it was.
+            Ok(vector.iter().map(|value| format!("{:08x}", value.to_bits())).collect::<String>())
+        })
     })?;
-    drop(journal);
-    // What was written is what is read: the gallery is built from the journal alone.
-    let Opened { journal, records, .. } =
-        Journal::open_or_create(&path, Digest::of_json(&description), &description)?;
-    replay(&records, &path, request.broken, &mut entries)?;
+    let FinishedRun { outcomes, resumed, journal } = finished;
 
     let dimension = embedder.dimension();
     let (mut vectors, mut identities, mut labels) = (Vec::new(), Vec::new(), Vec::new());
     let (mut paths, mut skipped) = (Vec::new(), Vec::new());
-    for (record, entry) in request.records.iter().zip(entries) {
-        match entry {
-            Some(Entry::Done { result: bits, .. }) => {
+    for (record, outcome) in records.iter().zip(outcomes) {
+        match outcome {
+            PictureOutcome::Done(bits) => {
                 let values: Option<Vec<f32>> = (0..dimension)
                     .map(|place| bits.get(8 * place..8 * place + 8))
                     .map(|digits| u32::from_str_radix(digits?, 16).ok().map(f32::from_bits))
@@ -139,14 +117,14 @@ pub fn index(
                     PictureSource::Grey { .. } => None,
                 });
             }
-            Some(Entry::Skipped { reason, .. }) => skipped.push((record.identity.clone(), reason)),
-            None => return Err(PipelineError::Stopped { done: identities.len(), total }),
+            PictureOutcome::Skipped(reason) => skipped.push((record.identity.clone(), reason)),
         }
     }
     if identities.is_empty() {
         return Err(PipelineError::NothingLeft { skipped: skipped.len() });
     }
     let gallery = Gallery::new(vectors, dimension, identities, &labels, request.metric)?;
+    let report = embedder.report();
     let provenance = Provenance {
         sigma: (request.samples > 0).then_some(request.sigma),
         samples: Some(request.samples),

@@ -22,11 +22,12 @@ use serde_json::Value;
 
 use retrievalguard::certificate::{CertificateName, Verdict};
 
+use super::resumable::Entry;
 use super::run_files::{
     DEEPER_FILE, Inputs, LINES_FILE, OLD_PLACES_FILE, RunError, RunPlaces, StoredRun, TABLE_FILE,
     write_deeper,
 };
-use super::{Entry, PipelineError, QueryAnswer, data_set_digest};
+use super::{PipelineError, QueryAnswer, data_set_digest};
 use crate::dataset::{Boxes, DatasetOptions, Format, Record, open};
 use crate::run::{
     EncoderDescription, GalleryDescription, Method, Procedure, RUN_FORMAT, RunCommand, RunDescription,

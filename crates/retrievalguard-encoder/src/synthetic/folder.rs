@@ -4,16 +4,13 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::num::NonZeroUsize;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 
 use retrievalguard::storage::atomic::{self, WriteError};
 
 use super::{Part, SyntheticDataset};
 use crate::picture::{PictureLimits, RgbPicture};
-use crate::pipeline::Observer;
+use crate::work::{Observer, Stopped, WorkQueue};
 
 /// Why a part of the data set is not on disk.
 #[derive(Debug, thiserror::Error)]
@@ -64,10 +61,16 @@ pub enum SyntheticError {
     },
 }
 
+impl From<Stopped> for SyntheticError {
+    fn from(Stopped { done, total }: Stopped) -> Self {
+        Self::Stopped { done, total }
+    }
+}
+
 /// How many pictures of a part were made, and how many were there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenderCounts {
-    /// RenderCounts and written.
+    /// Rendered and written.
     pub rendered: usize,
     /// Found on disk with the right pixels.
     pub kept: usize,
@@ -91,31 +94,14 @@ impl SyntheticDataset {
             fs::create_dir_all(&class_folder).map_err(|error| WriteError::new(&class_folder, error))?;
         }
         let members = part.members();
-        let (next, done, kept) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-        let failed = AtomicBool::new(false);
-        let work = || -> Result<(), SyntheticError> {
-            while !failed.load(Ordering::Relaxed) && !observer.stop() {
-                let Some(&(class, number)) = members.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
-                let path = root.join(self.class_name(class)).join(picture_name(number));
-                let found = self
-                    .keep_or_render(&path, class, number)
-                    .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
-                kept.fetch_add(usize::from(found), Ordering::Relaxed);
-                observer.advanced(done.fetch_add(1, Ordering::Relaxed) + 1, members.len());
-            }
-            Ok(())
-        };
-        thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads.get()).map(|_| scope.spawn(work)).collect();
-            workers
-                .into_iter()
-                .try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        let queue = WorkQueue { pieces: members.len(), before: 0, threads, observer };
+        let found = queue.collect(|piece| {
+            let (class, number) = members[piece];
+            let path = root.join(self.class_name(class)).join(picture_name(number));
+            self.keep_or_render(&path, class, number)
         })?;
-        let (done, kept) = (done.into_inner(), kept.into_inner());
-        if done < members.len() {
-            return Err(SyntheticError::Stopped { done, total: members.len() });
-        }
-        Ok(RenderCounts { rendered: done - kept, kept })
+        let kept = found.iter().filter(|found| **found).count();
+        Ok(RenderCounts { rendered: found.len() - kept, kept })
     }
 
     fn class_name(&self, class: u64) -> String {

@@ -11,7 +11,7 @@ use super::silhouette::{Family, Point, Silhouette};
 use super::{Part, RenderCounts, Subject, SyntheticDataset, SyntheticError};
 use crate::dataset::{DatasetOptions, Format, open};
 use crate::picture::RgbPicture;
-use crate::pipeline::Observer;
+use crate::work::Observer;
 
 /// Small pictures, which are rendered quickly.
 fn small() -> SyntheticDataset {

@@ -1,0 +1,129 @@
+//! The pictures of a run as its encoder takes them.
+
+use retrievalguard::Picture;
+
+use super::{PictureOutcome, PipelineError};
+use crate::dataset::{BrokenPictures, Record};
+use crate::model_config::ModelConfig;
+use crate::picture::{PictureError, PictureLimits};
+use crate::resize::PreparedPicture;
+
+/// Decodes and prepares pictures by their positions, from any number of threads.
+#[derive(Clone, Copy, Debug)]
+pub struct EncoderInputs<'a> {
+    /// The pictures.
+    pub records: &'a [Record],
+    /// What the encoder wants of a picture.
+    pub config: &'a ModelConfig,
+    /// What happens to a picture that cannot be read.
+    pub broken: BrokenPictures,
+}
+
+impl EncoderInputs<'_> {
+    /// Does `work` with the picture at a position, unless it is broken and may be left out.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such position.
+    pub fn with<T, E: From<PipelineError>>(
+        &self,
+        position: usize,
+        work: impl FnOnce(&Record, &Picture<'_>) -> Result<T, E>,
+    ) -> Result<PictureOutcome<T>, E> {
+        let record = &self.records[position];
+        let prepared = match (self.prepare(record), self.broken) {
+            (Ok(prepared), _) => prepared,
+            (Err(error), BrokenPictures::Skip) => return Ok(PictureOutcome::Skipped(error.to_string())),
+            (Err(error), BrokenPictures::Fatal) => return Err(PipelineError::from(error).into()),
+        };
+        let pixels = input_values(self.config, &record.identity, prepared)?;
+        work(record, &Picture { identity: &record.identity, pixels: &pixels }).map(PictureOutcome::Done)
+    }
+
+    fn prepare(&self, record: &Record) -> Result<PreparedPicture, PictureError> {
+        let picture = record.read(&PictureLimits::default())?;
+        self.config.preparation().apply(&record.identity, &picture)
+    }
+}
+
+/// A prepared picture as the encoder's input: three planes, or one of `0.299 R + 0.587 G + 0.114 B`.
+pub fn input_values(
+    config: &ModelConfig,
+    identity: &str,
+    picture: PreparedPicture,
+) -> Result<Vec<f32>, PipelineError> {
+    let [channels, height, width] = config.picture_shape();
+    if (picture.size.height, picture.size.width) != (height, width) {
+        return Err(PipelineError::Size {
+            picture: identity.to_owned(),
+            found_height: picture.size.height,
+            found_width: picture.size.width,
+            height,
+            width,
+        });
+    }
+    if channels == 3 {
+        return Ok(picture.values);
+    }
+    let plane = height * width;
+    let (red, rest) = picture.values.split_at(plane);
+    let (green, blue) = rest.split_at(plane);
+    Ok(red
+        .iter()
+        .zip(green)
+        .zip(blue)
+        // Equal channels stay what they are, whatever the weights round to.
+        .map(
+            |((&red, &green), &blue)| {
+                if red == green && green == blue { red } else { 0.299 * red + 0.587 * green + 0.114 * blue }
+            },
+        )
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::tempdir;
+
+    use super::*;
+    use crate::dataset::{DatasetOptions, Format, open};
+
+    #[test]
+    fn a_broken_picture_is_fatal_or_skipped_and_named() {
+        let pictures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/pictures");
+        let whole = std::fs::read(pictures.join("edges-97x61-420.jpg")).unwrap();
+        let root = tempdir().unwrap();
+        for (name, bytes) in [
+            ("one/a.jpg", whole.as_slice()),
+            ("one/b.jpg", &whole[..whole.len() / 2]),
+            ("two/c.png", &std::fs::read(pictures.join("png-grey-alpha.png")).unwrap()),
+            ("two/d.png", b"no picture"),
+        ] {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        }
+        let records = open(root.path(), Format::Auto, DatasetOptions::default()).unwrap().records;
+        let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/convolutional.onnx");
+        let config = ModelConfig::for_model(&model).unwrap();
+        let length: usize = config.picture_shape().iter().product();
+        let inputs = EncoderInputs { records: &records, config: &config, broken: BrokenPictures::Skip };
+        let load = |inputs: &EncoderInputs<'_>, position| {
+            inputs.with(position, |_, picture| Ok::<_, PipelineError>(picture.pixels.len()))
+        };
+        let outcomes: Vec<_> = (0..4).map(|position| load(&inputs, position).unwrap()).collect();
+        assert_eq!([&outcomes[0], &outcomes[2]], [&PictureOutcome::Done(length); 2]);
+        for (position, name) in [(1, "b.jpg"), (3, "d.png")] {
+            let PictureOutcome::Skipped(reason) = &outcomes[position] else { panic!("{outcomes:?}") };
+            assert!(reason.contains(name), "{reason}");
+        }
+        let strict = EncoderInputs { broken: BrokenPictures::Fatal, ..inputs };
+        assert!(load(&strict, 0).is_ok());
+        let error = load(&strict, 1).unwrap_err();
+        assert!(
+            matches!(&error, PipelineError::Picture(PictureError::Broken { picture, .. }) if picture.ends_with("b.jpg")),
+            "{error:?}"
+        );
+        assert!(matches!(load(&strict, 3), Err(PipelineError::Picture(PictureError::UnknownFormat { .. }))));
+    }
+}
