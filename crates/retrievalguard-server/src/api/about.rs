@@ -118,7 +118,7 @@ pub(crate) async fn about(
         version: env!("CARGO_PKG_VERSION"),
         auth: if settings.tokens.is_empty() { "none" } else { "required" },
         may_read: context.role.is_some(),
-        may_write: context.role == Some(Role::Write) && service.gallery.read_only().is_none(),
+        may_write: context.role == Some(Role::Write) && !service.gallery.is_read_only(),
         gallery: AboutGallery {
             name,
             items: gallery.len(),
@@ -130,7 +130,7 @@ pub(crate) async fn about(
             },
             samples: snapshot.provenance().samples,
             version: version.clone(),
-            read_only: service.gallery.read_only().is_some(),
+            read_only: service.gallery.is_read_only(),
         },
         sigma: settings.sigma.get(),
         alpha: settings.alpha.get(),
