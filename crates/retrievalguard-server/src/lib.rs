@@ -15,6 +15,7 @@ mod form;
 mod gallery_writer;
 mod jobs;
 mod metrics;
+mod origin;
 mod page;
 mod perturbation;
 mod problem;

@@ -21,9 +21,9 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 use tower_service::Service as _;
 
-use crate::access::is_host_name;
 use crate::app::App;
 use crate::connections::{Connections, CountedBody, RunningRequests, refuse};
+use crate::origin::is_host_name;
 use crate::problem::Problem;
 use crate::search::SharedGradients;
 use crate::service::Service;

@@ -13,9 +13,10 @@ use axum::response::{IntoResponse, Response};
 use hyper::{Method, StatusCode};
 use tracing::Instrument;
 
-use crate::access::{Role, check_sender, client_key};
+use crate::access::{Role, client_key};
 use crate::admission::AdmissionSlot;
 use crate::form::drain;
+use crate::origin::check_sender;
 use crate::problem::Problem;
 use crate::service::Service;
 
