@@ -9,6 +9,7 @@ mod layers;
 mod perturbations;
 mod pictures;
 mod query;
+mod refusals;
 mod stream;
 mod system;
 
@@ -30,8 +31,8 @@ const BEARER: &str = "bearer";
 
 /// All addresses, with what stands in front of them.
 pub(crate) fn router(app: &App) -> Router {
-    let (router, document) = documented().split_for_parts();
-    let document = with_faults(document);
+    let (router, mut document) = documented().split_for_parts();
+    refusals::describe(&mut document);
     let document: Arc<str> = document.to_json().unwrap_or_default().into();
     let router = router
         .merge(system::undocumented(document))
@@ -46,39 +47,8 @@ pub(crate) fn router(app: &App) -> Router {
 
 /// The OpenAPI document, generated from the handlers.
 pub fn document() -> OpenApi {
-    with_faults(documented().split_for_parts().1)
-}
-
-/// What every operation can fail for: how it was addressed, a fault of the service itself, and its end.
-fn with_faults(mut document: OpenApi) -> OpenApi {
-    let fault = |description| {
-        utoipa::openapi::ResponseBuilder::new()
-            .description(description)
-            .content(
-                "application/json",
-                utoipa::openapi::ContentBuilder::new()
-                    .schema(Some(utoipa::openapi::Ref::from_schema_name("ErrorBody")))
-                    .build(),
-            )
-            .build()
-    };
-    let faults = [
-        ("400", "The header `Host` is not a name"),
-        ("429", "Too many connections of this client"),
-        ("500", "A fault of the service; its log says why"),
-        ("503", "The service is shutting down"),
-    ];
-    for (path, item) in &mut document.paths.paths {
-        for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
-            for (status, description) in faults {
-                let answered_to_the_end = ["/healthz", "/metrics"].contains(&path.as_str());
-                if status != "503" || !answered_to_the_end {
-                    let responses = &mut operation.responses.responses;
-                    responses.entry(status.to_owned()).or_insert_with(|| fault(description).into());
-                }
-            }
-        }
-    }
+    let mut document = documented().split_for_parts().1;
+    refusals::describe(&mut document);
     document
 }
 

@@ -10,7 +10,6 @@ use utoipa::ToSchema;
 
 use super::layers::Context;
 use crate::access::Role;
-use crate::problem::ErrorBody;
 use crate::search::Searches;
 use crate::service::Service;
 
@@ -98,7 +97,6 @@ struct AboutHashes {
     path = "/v1/about",
     responses(
         (status = 200, description = "Encoder, gallery, guarantee and limits", body = About),
-        (status = 403, description = "Not from here", body = ErrorBody),
     ),
     security((), ("bearer" = [])),
     tag = "service"

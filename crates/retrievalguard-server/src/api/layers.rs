@@ -131,7 +131,7 @@ fn request_id(request: &Request) -> String {
 }
 
 /// What is answered while the service ends: whether it runs, whether it takes queries, and its numbers.
-const TO_THE_END: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+pub(crate) const TO_THE_END: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 /// Keeps strangers out, and everyone while the service ends.
 pub(crate) async fn guard(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
@@ -149,8 +149,7 @@ fn admit(service: &Service, request: &Request) -> Result<(), Problem> {
     if service.is_closing() && !TO_THE_END.contains(&path) {
         return Err(Problem::closing());
     }
-    let open = !path.starts_with("/v1/") && path != "/metrics" || path == "/v1/about";
-    if open {
+    if !needs_token(path) {
         return Ok(());
     }
     let writes = !request.method().is_safe() && path.starts_with("/v1/items");
@@ -158,6 +157,11 @@ fn admit(service: &Service, request: &Request) -> Result<(), Problem> {
     let context = request.extensions().get::<Context>();
     context.ok_or_else(|| Problem::internal("a request has no context"))?.require(role)?;
     if writes { service.gallery.check_writable() } else { Ok(()) }
+}
+
+/// Whether an address asks for a token, if the service has any.
+pub(crate) fn needs_token(path: &str) -> bool {
+    (path.starts_with("/v1/") || path == "/metrics") && path != "/v1/about"
 }
 
 /// Takes a slot for a request; the body of one that is refused is read first.

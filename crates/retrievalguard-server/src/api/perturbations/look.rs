@@ -88,8 +88,6 @@ pub(crate) struct Look {
     responses(
         (status = 200, description = "What both retrieve at this size", body = Look),
         (status = 400, description = "A parameter is wrong", body = ErrorBody),
-        (status = 401, description = "No known token", body = ErrorBody),
-        (status = 403, description = "Not from here", body = ErrorBody),
         (status = 404, description = "No such perturbation, or no longer", body = ErrorBody),
         (status = 409, description = "The gallery has but one label", body = ErrorBody),
         (status = 422, description = "The perturbed picture does not fit the encoder", body = ErrorBody),
@@ -179,8 +177,6 @@ pub(crate) struct ShowParameters {
     responses(
         (status = 200, description = "Cut to [0, 1] for the eye", content((Vec<u8> = "image/png"))),
         (status = 400, description = "A parameter is wrong", body = ErrorBody),
-        (status = 401, description = "No known token", body = ErrorBody),
-        (status = 403, description = "Not from here", body = ErrorBody),
         (status = 404, description = "No such perturbation, or no longer", body = ErrorBody),
     ),
     security((), ("bearer" = [])),
