@@ -38,7 +38,7 @@ use self::onnxruntime::{Library, OnnxruntimeSession};
 use self::preparation::{Preparation, ZeroNorm, l2_normalise};
 use self::rten::{RtenModel, RtenSession};
 use self::trial::Trial;
-use crate::check::{Companions, EncoderCheck, Passes};
+use crate::check::{EncoderCheck, Passes};
 use crate::graph::Model;
 use crate::graph::batch::{BatchQuestion, BatchReading};
 use crate::model_config::ModelConfig;
@@ -197,7 +197,7 @@ impl OnnxEmbedder {
             Runtime::Rten(_) => Factory::Rten(RtenModel::new(path, input, &output.name)?),
         };
         let mut slot = factory.slot()?;
-        let mut passes = match reading {
+        let passes = match reading {
             BatchReading::Independent => Passes::Together,
             _ => Passes::OneByOne,
         };
@@ -209,29 +209,10 @@ impl OnnxEmbedder {
         };
         let mut trial =
             Trial { model: path, slot: &mut slot, preparation: &preparation, batch, dimension, together };
-        let mut companions = Companions::None;
-        if passes == Passes::Together {
-            let felt = trial.together()?;
-            companions = match batch {
-                Batch::Always(1) => Companions::None,
-                _ if felt.is_rounding() => Companions::Harmless,
-                _ => Companions::Felt,
-            };
-            if companions == Companions::Felt {
-                passes = Passes::OneByOne;
-            }
-        }
-        let check = EncoderCheck { graph: reading, companions, passes };
-        if passes == Passes::OneByOne {
-            let row = trial.alone()?;
-            if config.output.normalise && row.iter().all(|&value| value == 0.0) {
-                let reason = check.reason().unwrap_or_default();
-                return Err(EngineError::NothingAlone { model: path.to_owned(), reason });
-            }
-            // A model that takes one picture at a time loses nothing by it.
-            if batch != Batch::Always(1) {
-                notices.extend(check.notice());
-            }
+        let check = trial.settle(reading, passes, config.output.normalise)?;
+        // A model that takes one picture at a time loses nothing by it.
+        if batch != Batch::Always(1) {
+            notices.extend(check.notice());
         }
         let mut idle = vec![slot];
         for _ in 1..options.sessions.map_or(1, NonZeroUsize::get) {

@@ -120,30 +120,7 @@ impl Row<'_> {
 pub(super) fn read(file: &Path, boxes: Boxes) -> Result<Vec<Record>, DatasetError> {
     let opened = File::open(file).map_err(|source| DatasetError::Read { path: file.to_owned(), source })?;
     let mut reader = csv::ReaderBuilder::new().from_reader(opened);
-    let failed = |error: csv::Error| {
-        let line = error.position().map_or(1, csv::Position::line);
-        match error.into_kind() {
-            csv::ErrorKind::Io(source) => DatasetError::Read { path: file.to_owned(), source },
-            csv::ErrorKind::UnequalLengths { expected_len, len, .. } => DatasetError::Line {
-                file: file.to_owned(),
-                line,
-                found: format!("{len} fields"),
-                wanted: format!("{expected_len}, as in the header"),
-            },
-            csv::ErrorKind::Utf8 { .. } => DatasetError::Line {
-                file: file.to_owned(),
-                line,
-                found: "bytes that are not text".to_owned(),
-                wanted: "UTF-8".to_owned(),
-            },
-            other => DatasetError::Line {
-                file: file.to_owned(),
-                line,
-                found: format!("{other:?}"),
-                wanted: "comma-separated values".to_owned(),
-            },
-        }
-    };
+    let failed = |error| failed(file, error);
     let columns = Columns::find(file, &reader.headers().map_err(failed)?.clone())?;
     let folder = file.parent().unwrap_or(Path::new(""));
     let mut records = Vec::new();
@@ -184,4 +161,18 @@ pub(super) fn read(file: &Path, boxes: Boxes) -> Result<Vec<Record>, DatasetErro
         });
     }
     Ok(records)
+}
+
+/// What the reader of comma-separated values said, as an error of the data set.
+fn failed(file: &Path, error: csv::Error) -> DatasetError {
+    let line = error.position().map_or(1, csv::Position::line);
+    let (found, wanted) = match error.into_kind() {
+        csv::ErrorKind::Io(source) => return DatasetError::Read { path: file.to_owned(), source },
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            (format!("{len} fields"), format!("{expected_len}, as in the header"))
+        }
+        csv::ErrorKind::Utf8 { .. } => ("bytes that are not text".to_owned(), "UTF-8".to_owned()),
+        other => (format!("{other:?}"), "comma-separated values".to_owned()),
+    };
+    DatasetError::Line { file: file.to_owned(), line, found, wanted }
 }

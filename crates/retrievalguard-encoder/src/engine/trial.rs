@@ -14,6 +14,8 @@ use std::path::Path;
 
 use super::preparation::Preparation;
 use super::{Batch, EngineError, FEWEST, Slot};
+use crate::check::{Companions, EncoderCheck, Passes};
+use crate::graph::batch::BatchReading;
 
 /// Largest difference that companions may make in any component, as a share of the embedding's norm.
 pub(super) const TOLERANCE: f64 = 1e-5;
@@ -53,6 +55,36 @@ impl CompanionEffect {
 }
 
 impl Trial<'_> {
+    /// How pictures go through the network: as the graph allows, but one by one if they feel their companions.
+    pub(super) fn settle(
+        &mut self,
+        graph: BatchReading,
+        allowed: Passes,
+        normalised: bool,
+    ) -> Result<EncoderCheck, EngineError> {
+        let companions = match allowed {
+            Passes::OneByOne => Companions::None,
+            Passes::Together => {
+                let felt = self.together()?;
+                match self.batch {
+                    Batch::Always(1) => Companions::None,
+                    _ if felt.is_rounding() => Companions::Harmless,
+                    _ => Companions::Felt,
+                }
+            }
+        };
+        let passes = if companions == Companions::Felt { Passes::OneByOne } else { allowed };
+        let check = EncoderCheck { graph, companions, passes };
+        if passes == Passes::OneByOne {
+            let row = self.alone()?;
+            if normalised && row.iter().all(|&value| value == 0.0) {
+                let reason = check.reason().unwrap_or_default();
+                return Err(EngineError::NothingAlone { model: self.model.to_owned(), reason });
+            }
+        }
+        Ok(check)
+    }
+
     /// Runs pictures beside hostile companions, then the first again; says how much the companions mattered.
     pub(super) fn together(&mut self) -> Result<CompanionEffect, EngineError> {
         let Pictures { first, second, loud, quiet } = Pictures::new(self.preparation.pixels);

@@ -168,93 +168,50 @@ impl Reader {
 
     fn attribute(&mut self, message: &Message<'_>, depth: usize) -> Result<Attribute, ModelFileError> {
         self.part(message)?;
-        let (mut name, mut kind, mut reference) = (String::new(), 0, false);
-        let (mut float, mut int, mut text) = (0.0, 0, String::new());
-        let (mut floats, mut ints, mut texts) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut tensors, mut graphs) = (Vec::new(), Vec::new());
+        let mut found = AttributeFields::default();
         // Texts of attributes are bytes; those that are not UTF-8 mean nothing to any operator here.
         let lossy = |bytes: &Message<'_>| String::from_utf8_lossy(bytes.bytes).into_owned();
-        let mut filled = 0_u64;
         for field in message.fields() {
             let field = field?;
-            // The kinds are numbered as the fields that hold their values, in another row.
-            let holds = match field.0 {
-                field @ 2..=11 => field - 1,
-                field @ (22 | 23) => field - 11,
-                field @ (14 | 15) => field - 1,
-                _ => 0,
-            };
-            filled |= 1 << holds;
+            found.note(field.0);
             match field {
-                (1, Payload::Bytes(text)) => name = text.text()?,
-                (2, Payload::Fixed32(bits)) => float = f32::from_le_bytes(bits),
-                (3, Payload::Number(number)) => int = number as i64,
-                (4, Payload::Bytes(bytes)) => text = lossy(&bytes),
-                (5 | 10, Payload::Bytes(tensor)) => tensors.push(self.tensor(&tensor)?),
-                (6 | 11, Payload::Bytes(graph)) => graphs.push(self.graph(&graph, depth + 1)?),
+                (1, Payload::Bytes(text)) => found.name = text.text()?,
+                (2, Payload::Fixed32(bits)) => found.float = f32::from_le_bytes(bits),
+                (3, Payload::Number(number)) => found.int = number as i64,
+                (4, Payload::Bytes(bytes)) => found.text = lossy(&bytes),
+                (5 | 10, Payload::Bytes(tensor)) => found.tensors.push(self.tensor(&tensor)?),
+                (6 | 11, Payload::Bytes(graph)) => found.graphs.push(self.graph(&graph, depth + 1)?),
                 (7, Payload::Fixed32(bits)) => {
                     self.part(message)?;
-                    floats.push(f32::from_le_bytes(bits));
+                    found.floats.push(f32::from_le_bytes(bits));
                 }
                 (7, Payload::Bytes(packed)) => {
                     for &bits in packed.bytes.as_chunks::<4>().0 {
                         self.part(&packed)?;
-                        floats.push(f32::from_le_bytes(bits));
+                        found.floats.push(f32::from_le_bytes(bits));
                     }
                 }
                 (8, Payload::Number(number)) => {
                     self.part(message)?;
-                    ints.push(number as i64);
+                    found.ints.push(number as i64);
                 }
                 (8, Payload::Bytes(packed)) => {
                     for number in packed.packed() {
                         self.part(&packed)?;
-                        ints.push(number? as i64);
+                        found.ints.push(number? as i64);
                     }
                 }
                 (9, Payload::Bytes(bytes)) => {
                     self.part(&bytes)?;
-                    texts.push(lossy(&bytes));
+                    found.texts.push(lossy(&bytes));
                 }
-                (20, Payload::Number(number)) => kind = number,
-                (21, Payload::Bytes(_)) => reference = true,
+                (20, Payload::Number(number)) => found.kind = number,
+                (21, Payload::Bytes(_)) => found.reference = true,
                 (22 | 23, Payload::Bytes(sparse)) => drop(self.sparse(&sparse)?),
                 (_, Payload::Bytes(_) | Payload::Number(_) | Payload::Fixed32(_) | Payload::Fixed64(_)) => {}
             }
         }
-        // Files from before 2018 may leave the kind out; it then is whatever is there.
-        if kind == 0 {
-            kind = u64::from((filled & !1).trailing_zeros());
-        }
-        // Engines differ in whether they go by the kind or by what is there.
-        if filled & !1 & !(1_u64.checked_shl(kind as u32).unwrap_or(0)) != 0 {
-            return Err(message.fault(0, "found an attribute with values of another type"));
-        }
-        let written = filled & 1 << 2 != 0;
-        let single = |count: usize| {
-            if count == 1 { Ok(()) } else { Err(message.fault(0, "found an attribute without its value")) }
-        };
-        let value = match kind {
-            _ if reference => AttributeValue::Other,
-            1 => AttributeValue::Float(float),
-            2 if written => AttributeValue::Int(int),
-            3 => AttributeValue::Text(text),
-            4 => {
-                single(tensors.len())?;
-                AttributeValue::Tensor(Box::new(tensors.remove(0)))
-            }
-            5 => {
-                single(graphs.len())?;
-                AttributeValue::Graph(Box::new(graphs.remove(0)))
-            }
-            6 => AttributeValue::Floats(floats),
-            7 => AttributeValue::Ints(ints),
-            8 => AttributeValue::Texts(texts),
-            9 => AttributeValue::Tensors(tensors),
-            10 => AttributeValue::Graphs(graphs),
-            _ => AttributeValue::Other,
-        };
-        Ok(Attribute { name, value })
+        found.into_attribute(message)
     }
 
     /// The name of a `SparseTensorProto`, and the files in which its parts are kept.
@@ -388,4 +345,75 @@ fn read_extent(extent: &Message<'_>) -> Result<Extent, ModelFileError> {
         }
     }
     Ok(found)
+}
+
+/// What the fields of an attribute hold, before it is known which of them counts.
+#[derive(Default)]
+struct AttributeFields {
+    name: String,
+    /// The kind that the file says it has; zero if it does not say.
+    kind: u64,
+    /// Whether it stands for an attribute of the function around it.
+    reference: bool,
+    float: f32,
+    int: i64,
+    text: String,
+    floats: Vec<f32>,
+    ints: Vec<i64>,
+    texts: Vec<String>,
+    tensors: Vec<Tensor>,
+    graphs: Vec<Graph>,
+    /// A bit for each kind of which a value is there.
+    filled: u64,
+}
+
+impl AttributeFields {
+    /// Notes which kind of value a field holds.
+    fn note(&mut self, field: u64) {
+        // The kinds are numbered as the fields that hold their values, in another row.
+        let holds = match field {
+            field @ 2..=11 => field - 1,
+            field @ (22 | 23) => field - 11,
+            field @ (14 | 15) => field - 1,
+            _ => 0,
+        };
+        self.filled |= 1 << holds;
+    }
+
+    fn into_attribute(mut self, message: &Message<'_>) -> Result<Attribute, ModelFileError> {
+        let filled = self.filled & !1;
+        // Files from before 2018 may leave the kind out; it then is whatever is there.
+        if self.kind == 0 {
+            self.kind = u64::from(filled.trailing_zeros());
+        }
+        // Engines differ in whether they go by the kind or by what is there.
+        if filled & !(1_u64.checked_shl(self.kind as u32).unwrap_or(0)) != 0 {
+            return Err(message.fault(0, "found an attribute with values of another type"));
+        }
+        let written = filled & 1 << 2 != 0;
+        let single = |count: usize| {
+            if count == 1 { Ok(()) } else { Err(message.fault(0, "found an attribute without its value")) }
+        };
+        let value = match self.kind {
+            _ if self.reference => AttributeValue::Other,
+            1 => AttributeValue::Float(self.float),
+            2 if written => AttributeValue::Int(self.int),
+            3 => AttributeValue::Text(self.text),
+            4 => {
+                single(self.tensors.len())?;
+                AttributeValue::Tensor(Box::new(self.tensors.remove(0)))
+            }
+            5 => {
+                single(self.graphs.len())?;
+                AttributeValue::Graph(Box::new(self.graphs.remove(0)))
+            }
+            6 => AttributeValue::Floats(self.floats),
+            7 => AttributeValue::Ints(self.ints),
+            8 => AttributeValue::Texts(self.texts),
+            9 => AttributeValue::Tensors(self.tensors),
+            10 => AttributeValue::Graphs(self.graphs),
+            _ => AttributeValue::Other,
+        };
+        Ok(Attribute { name: self.name, value })
+    }
 }
