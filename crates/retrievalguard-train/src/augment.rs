@@ -11,7 +11,7 @@ use crate::random::RandomSource;
 
 /// How parts of pictures are chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Augmentation {
+pub(crate) struct Augmentation {
     /// Smallest and largest share of the picture's area.
     pub area: (f64, f64),
     /// Smallest and largest width over height.
@@ -29,7 +29,7 @@ impl Default for Augmentation {
 
 /// A part of a picture and whether it is mirrored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct View {
+pub(crate) struct View {
     /// The part.
     pub part: PixelBox,
     /// Whether left and right change places.
@@ -65,7 +65,7 @@ impl Augmentation {
     const ATTEMPTS: usize = 10;
 
     /// Refuses ranges that are empty or make no sense.
-    pub fn check(&self) -> Result<(), ViewError> {
+    pub(crate) fn check(&self) -> Result<(), ViewError> {
         let refuse = |parameter, (low, high), wanted| Err(ViewError::Range { parameter, low, high, wanted });
         let ordered = |(low, high): (f64, f64)| low > 0.0 && low <= high && high.is_finite();
         if !(ordered(self.area) && self.area.1 <= 1.0) {
@@ -84,7 +84,12 @@ impl Augmentation {
     ///
     /// The area is uniform, the aspect uniform in its logarithm. If ten attempts do not fit into the picture, the view
     /// is the largest central part whose aspect is in range.
-    pub fn choose(&self, width: NonZeroUsize, height: NonZeroUsize, source: &mut RandomSource) -> View {
+    pub(crate) fn choose(
+        &self,
+        width: NonZeroUsize,
+        height: NonZeroUsize,
+        source: &mut RandomSource,
+    ) -> View {
         let (width, height) = (width.get(), height.get());
         let part = (0..Self::ATTEMPTS)
             .find_map(|_| {
@@ -121,27 +126,27 @@ impl Augmentation {
 
 /// Makes the encoder's input out of pictures, for training and for evaluation.
 #[derive(Clone, Debug)]
-pub struct Augmenter {
+pub(crate) struct Augmenter {
     model_config: ModelConfig,
     augmentation: Augmentation,
 }
 
 impl Augmenter {
     /// Views for an encoder.
-    pub fn new(model_config: ModelConfig, augmentation: Augmentation) -> Result<Self, ViewError> {
+    pub(crate) fn new(model_config: ModelConfig, augmentation: Augmentation) -> Result<Self, ViewError> {
         augmentation.check()?;
         Ok(Self { model_config, augmentation })
     }
 
     /// The encoder's model config.
-    pub fn model_config(&self) -> &ModelConfig {
+    pub(crate) fn model_config(&self) -> &ModelConfig {
         &self.model_config
     }
 
     /// A random view of a picture as channels of rows in `[0, 1]`; `identity` is the name that an error gives.
     ///
     /// Paper: Section 4.3, training parameters: randomly resized and cropped.
-    pub fn training(
+    pub(crate) fn training(
         &self,
         identity: &str,
         picture: &RgbPicture,
@@ -162,14 +167,6 @@ impl Augmenter {
             values.chunks_exact_mut(width).for_each(<[f32]>::reverse);
         }
         Ok(values)
-    }
-
-    /// The one view of a picture that evaluation sees: resized, the centre cut out.
-    ///
-    /// Paper: Section 4.3, training parameters: centre crop for evaluation.
-    pub fn evaluation(&self, identity: &str, picture: &RgbPicture) -> Result<Vec<f32>, ViewError> {
-        let prepared = self.model_config.preparation().apply(identity, picture)?;
-        Ok(input_values(&self.model_config, identity, prepared)?)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::random::{Purpose, RandomCounter, RandomSource};
 
 /// Labels as class numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Classes {
+pub(crate) struct Classes {
     /// The class of each record.
     pub of_record: Vec<u32>,
     /// The label of each class, in order of first appearance.
@@ -21,7 +21,7 @@ pub struct Classes {
 
 impl Classes {
     /// Numbers the labels of some records.
-    pub fn new(records: &[Record]) -> Self {
+    pub(crate) fn new(records: &[Record]) -> Self {
         let mut numbers = HashMap::new();
         let mut labels = Vec::new();
         let number = |record: &Record| {
@@ -67,7 +67,7 @@ pub enum BatchPlanError {
 
 /// The batches of every epoch.
 #[derive(Clone, Debug)]
-pub struct BatchPlan {
+pub(crate) struct BatchPlan {
     /// The pictures of each class.
     members: Vec<Vec<usize>>,
     classes_per_batch: usize,
@@ -78,7 +78,7 @@ pub struct BatchPlan {
 
 impl BatchPlan {
     /// Batches of `classes_per_batch · pictures_per_class` pictures.
-    pub fn new(
+    pub(crate) fn new(
         classes: &Classes,
         classes_per_batch: usize,
         pictures_per_class: usize,
@@ -112,13 +112,8 @@ impl BatchPlan {
     }
 
     /// Batches of an epoch: as many as hold about as many pictures as the set, at least one.
-    pub fn batches_per_epoch(&self) -> u64 {
+    pub(crate) fn batches_per_epoch(&self) -> u64 {
         self.batches
-    }
-
-    /// Pictures of a batch.
-    pub fn batch_size(&self) -> usize {
-        self.classes_per_batch * self.pictures_per_class
     }
 
     /// Positions of the pictures of one batch, class after class.
@@ -127,7 +122,7 @@ impl BatchPlan {
     /// the round out. In its round number `r` of an epoch a class gives the pictures `rK … rK + K − 1` of a random order
     /// of its own, beginning anew at the end. So all classes are seen equally often, a class gives a picture
     /// twice only when it has given all, and a batch has a picture twice only if its class has fewer than `K`.
-    pub fn positions(&self, epoch: u64, batch: u64) -> Vec<usize> {
+    pub(crate) fn positions(&self, epoch: u64, batch: u64) -> Vec<usize> {
         let batches_per_round = (self.members.len() / self.classes_per_batch) as u64;
         let (round, deal) = (batch / batches_per_round, (batch % batches_per_round) as usize);
         let mut order: Vec<usize> = (0..self.members.len()).collect();
@@ -167,7 +162,7 @@ mod tests {
     fn a_batch_has_k_pictures_of_each_of_p_classes() {
         let classes = classes(&[2, 3, 4, 5, 9, 30, 7]);
         let plan = BatchPlan::new(&classes, 3, 4, Seed::new(5)).unwrap();
-        assert_eq!((plan.batches_per_epoch(), plan.batch_size()), (5, 12));
+        assert_eq!(plan.batches_per_epoch(), 5);
         for epoch in 0..4 {
             for batch in 0..plan.batches_per_epoch() {
                 let positions = plan.positions(epoch, batch);

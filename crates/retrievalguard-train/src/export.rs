@@ -60,6 +60,8 @@ pub struct Preparation {
 
 impl Preparation {
     /// The shorter side becomes `size`, and the middle is cut out.
+    ///
+    /// Paper: Section 4.3, training parameters: centre crop for evaluation.
     pub fn shorter_side(size: usize, interpolation: Interpolation) -> Self {
         let resize = Resize::ShorterSide { size, interpolation, order: PassOrder::default() };
         Self { resize, crop: Crop::Centre }

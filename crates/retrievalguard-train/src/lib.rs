@@ -1,21 +1,37 @@
 //! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures; and gives
 //! their gradients to whoever attacks them.
 
-pub mod augment;
+mod augment;
 pub mod backend;
-pub mod batches;
+mod batches;
 pub mod checkpoint;
 pub mod export;
 pub mod kernel;
-pub mod loading;
+mod loading;
 pub mod loss;
 pub mod network;
-pub mod picture_cache;
-pub mod prefetch;
+mod picture_cache;
+mod prefetch;
 pub mod random;
 pub mod recipe;
-pub mod run_log;
-pub mod tensorboard;
+mod run_log;
+mod tensorboard;
 pub mod trainer;
 pub mod weights;
 pub mod white_box;
+
+pub use augment::ViewError;
+pub use backend::{Backend, BackendError};
+pub use batches::BatchPlanError;
+pub use checkpoint::{Checkpoint, CheckpointError};
+pub use export::{ExportError, Exported, export};
+pub use network::{Architecture, Network, NetworkConfig};
+pub use recipe::{Preset, Recipe, RecipeError};
+pub use run_log::RunLogError;
+pub use tensorboard::EventFileError;
+pub use trainer::{
+    EvaluationReport, RunFolder, Start, StepReport, TrainError, TrainObserver, TrainReport, TrainRequest,
+    train,
+};
+pub use weights::{Weights, WeightsError};
+pub use white_box::{WhiteBox, WhiteBoxError};

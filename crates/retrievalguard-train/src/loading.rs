@@ -15,7 +15,7 @@ use crate::random::{Purpose, RandomCounter, RandomSource};
 
 /// The pictures of one step.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Batch {
+pub(crate) struct Batch {
     /// Step of the run, counted from 0.
     pub step: u64,
     /// Epoch it belongs to, counted from 0.
@@ -32,7 +32,7 @@ pub struct Batch {
 
 /// Makes the batches of a run, each from its number alone.
 #[derive(Debug)]
-pub struct BatchLoader {
+pub(crate) struct BatchLoader {
     /// The pictures.
     pub pictures: PictureCache,
     /// Their classes.
@@ -58,7 +58,7 @@ impl BatchLoader {
     ///
     /// Paper: Section 4.2. `Z₁`, `Z₂` and `Z₃` are independent because the three have different slots. Departure: a
     /// picture keeps its noise in all triplets of a batch that it is part of.
-    pub fn load(&self, step: u64) -> Result<Batch, ViewError> {
+    pub(crate) fn load(&self, step: u64) -> Result<Batch, ViewError> {
         let (epoch, number) = (step / self.plan.batches_per_epoch(), step % self.plan.batches_per_epoch());
         let positions = self.plan.positions(epoch, number);
         let [channels, height, width] = self.augmenter.model_config().picture_shape();
@@ -91,7 +91,7 @@ impl BatchLoader {
     }
 
     /// The batches of some steps in order, made ahead by threads of their own.
-    pub fn prefetch(
+    pub(crate) fn prefetch(
         self: &Arc<Self>,
         steps: Range<u64>,
         threads: NonZeroUsize,

@@ -11,29 +11,25 @@ use retrievalguard_encoder::picture::{PictureError, PictureLimits, RgbPicture};
 /// What is kept stays: every epoch asks for each picture about once in a new order, so that throwing out a picture for
 /// another would not save decoding either.
 #[derive(Debug)]
-pub struct PictureCache {
+pub(crate) struct PictureCache {
     records: Vec<Record>,
     limits: PictureLimits,
     kept: Vec<OnceLock<Arc<RgbPicture>>>,
     budget: u64,
+    /// Bytes of pixels that are kept.
     used: AtomicU64,
 }
 
 impl PictureCache {
     /// Keeps at most `budget` bytes of pixels.
-    pub fn new(records: Vec<Record>, budget: u64) -> Self {
+    pub(crate) fn new(records: Vec<Record>, budget: u64) -> Self {
         let kept = records.iter().map(|_| OnceLock::new()).collect();
         Self { records, limits: PictureLimits::default(), kept, budget, used: AtomicU64::new(0) }
     }
 
     /// The records, in their order.
-    pub fn records(&self) -> &[Record] {
+    pub(crate) fn records(&self) -> &[Record] {
         &self.records
-    }
-
-    /// Bytes of pixels that are kept.
-    pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
     }
 
     /// The picture of a record, decoded if it is not kept.
@@ -41,7 +37,7 @@ impl PictureCache {
     /// # Panics
     ///
     /// If there is no such record.
-    pub fn picture(&self, position: usize) -> Result<Arc<RgbPicture>, PictureError> {
+    pub(crate) fn picture(&self, position: usize) -> Result<Arc<RgbPicture>, PictureError> {
         if let Some(kept) = self.kept[position].get() {
             return Ok(Arc::clone(kept));
         }
@@ -82,7 +78,7 @@ mod tests {
                 let picture = cache.picture(position).unwrap();
                 assert_eq!(picture.pixels(), [position as u8; 6], "{position}");
             }
-            assert_eq!(cache.used(), 12);
+            assert_eq!(cache.used.load(Ordering::Relaxed), 12);
         }
         let same = |position| {
             let [first, second] = [0; 2].map(|_| cache.picture(position).unwrap());
@@ -97,7 +93,7 @@ mod tests {
         let cache = PictureCache::new(vec![record(0, PictureSource::File(path))], 1 << 20);
         let error = cache.picture(0).unwrap_err();
         assert!(matches!(error, PictureError::Read { ref picture, .. } if picture.contains("picture.png")));
-        assert_eq!(cache.used(), 0);
+        assert_eq!(cache.used.load(Ordering::Relaxed), 0);
     }
 
     #[test]
@@ -108,6 +104,6 @@ mod tests {
                 scope.spawn(|| (0..50).for_each(|position| drop(cache.picture(position).unwrap())));
             }
         });
-        assert_eq!(cache.used(), 300);
+        assert_eq!(cache.used.load(Ordering::Relaxed), 300);
     }
 }

@@ -12,17 +12,8 @@ use std::thread::{self, JoinHandle};
 /// Thread `i` of `n` makes the steps `i, i + n, i + 2n, …`, and results are taken from the threads in turn: whatever
 /// their speed, the order is that of the steps. After an error there is nothing more. Dropping it ends the threads as
 /// soon as each is done with its current step.
-///
-/// ```
-/// use std::num::NonZeroUsize;
-/// use retrievalguard_train::prefetch::Prefetch;
-///
-/// let square = |step: u64| if step < 40 { Ok(step * step) } else { Err("too large") };
-/// let results: Vec<_> = Prefetch::new(37..50, NonZeroUsize::MIN, 2, square).collect();
-/// assert_eq!(results, [Ok(1369), Ok(1444), Ok(1521), Err("too large")]);
-/// ```
 #[derive(Debug)]
-pub struct Prefetch<T, E> {
+pub(crate) struct Prefetch<T, E> {
     lanes: Vec<Lane<T, E>>,
     /// The lane whose turn it is.
     turn: usize,
@@ -40,7 +31,7 @@ impl<T: Send + 'static, E: Send + 'static> Prefetch<T, E> {
     /// Begins to call `make` for every step.
     ///
     /// About `depth` results wait to be taken, and each thread makes one more.
-    pub fn new<F>(steps: Range<u64>, threads: NonZeroUsize, depth: usize, make: F) -> Self
+    pub(crate) fn new<F>(steps: Range<u64>, threads: NonZeroUsize, depth: usize, make: F) -> Self
     where
         F: Fn(u64) -> Result<T, E> + Send + Sync + 'static,
     {

@@ -120,7 +120,7 @@ impl Recipe {
     }
 
     /// How training views are chosen.
-    pub fn augmentation(&self) -> Augmentation {
+    pub(crate) fn augmentation(&self) -> Augmentation {
         let PicturesPart { crop_area, crop_ratio, flip, .. } = self.pictures;
         Augmentation { area: crop_area.into(), aspect: crop_ratio.into(), flip: if flip { 0.5 } else { 0.0 } }
     }

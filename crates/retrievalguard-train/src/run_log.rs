@@ -56,7 +56,7 @@ pub enum RunLogError {
 
 /// A log that is being written.
 #[derive(Debug)]
-pub struct RunLog {
+pub(crate) struct RunLog {
     path: PathBuf,
     file: File,
 }
@@ -77,18 +77,11 @@ struct Stamp {
 }
 
 impl RunLog {
-    /// Begins a log; one that is there is refused.
-    pub fn create(path: &Path) -> Result<Self, RunLogError> {
-        let file =
-            File::create_new(path).map_err(|source| RunLogError::Open { path: path.to_owned(), source })?;
-        Ok(Self { path: path.to_owned(), file })
-    }
-
     /// Continues the log of a run that is resumed after `step` steps, or begins it if there is none.
     ///
     /// From the first line of a later step on everything is cut off, since it will happen again; so is a last line that
     /// was only half written.
-    pub fn resume(path: &Path, step: u64) -> Result<Self, RunLogError> {
+    pub(crate) fn resume(path: &Path, step: u64) -> Result<Self, RunLogError> {
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -122,7 +115,12 @@ impl RunLog {
     /// Adds a line; numbers that JSON does not have (infinities, not a number) become `null`.
     ///
     /// `fields` is a struct or a map without `step` and `event`.
-    pub fn append<T: Serialize>(&mut self, step: u64, event: &str, fields: &T) -> Result<(), RunLogError> {
+    pub(crate) fn append<T: Serialize>(
+        &mut self,
+        step: u64,
+        event: &str,
+        fields: &T,
+    ) -> Result<(), RunLogError> {
         let mut line = serde_json::to_vec(&Entry { step, event, fields }).map_err(|source| {
             RunLogError::Fields { path: self.path.clone(), event: event.to_owned(), source }
         })?;
@@ -157,7 +155,7 @@ mod tests {
     fn a_line_is_one_object() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.jsonl");
-        let mut log = RunLog::create(&path).unwrap();
+        let mut log = RunLog::resume(&path, 0).unwrap();
         log.append(7, "train", &Training { loss: f64::NAN, beta: 1.25 }).unwrap();
         log.append(7, "epoch", &serde_json::json!({ "recall": 0.5 })).unwrap();
         let wanted = "{\"step\":7,\"event\":\"train\",\"loss\":null,\"beta\":1.25}\n\
@@ -165,14 +163,13 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), wanted);
         let error = log.append(8, "train", &3).unwrap_err();
         assert!(matches!(error, RunLogError::Fields { ref event, .. } if event == "train"), "{error:?}");
-        assert!(matches!(RunLog::create(&path).unwrap_err(), RunLogError::Open { .. }));
     }
 
     #[test]
     fn a_resumed_log_has_every_step_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.jsonl");
-        write(&mut RunLog::create(&path).unwrap(), &[10, 20, 20, 30, 40]);
+        write(&mut RunLog::resume(&path, 0).unwrap(), &[10, 20, 20, 30, 40]);
         // Half a line, as a stopped machine leaves it.
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"step\":5").unwrap();
         for (resumed_after, wanted) in [

@@ -39,7 +39,7 @@ pub enum EventFileError {
 
 /// An event file that is being written.
 #[derive(Debug)]
-pub struct EventFile {
+pub(crate) struct EventFile {
     path: PathBuf,
     output: BufWriter<File>,
 }
@@ -48,7 +48,11 @@ impl EventFile {
     /// Begins a file in a folder, which is made if it is not there; `wall_time` is in seconds since 1970.
     ///
     /// A run resumed after `resumed_after` steps makes TensorBoard forget later steps of earlier files.
-    pub fn create(folder: &Path, wall_time: f64, resumed_after: Option<u64>) -> Result<Self, EventFileError> {
+    pub(crate) fn create(
+        folder: &Path,
+        wall_time: f64,
+        resumed_after: Option<u64>,
+    ) -> Result<Self, EventFileError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| EventFileError::Create { path, source }
@@ -78,20 +82,21 @@ impl EventFile {
         Ok(file)
     }
 
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Adds one value of a curve; `wall_time` is in seconds since 1970.
-    pub fn scalar(&mut self, tag: &str, step: u64, wall_time: f64, value: f32) -> Result<(), EventFileError> {
+    pub(crate) fn scalar(
+        &mut self,
+        tag: &str,
+        step: u64,
+        wall_time: f64,
+        value: f32,
+    ) -> Result<(), EventFileError> {
         let entry = MessageWriter::default().text(1, tag).single(2, value);
         let summary = MessageWriter::default().message(1, &entry);
         self.event(wall_time, step, &MessageWriter::default().message(5, &summary))
     }
 
     /// Flushes everything to the operating system, so that TensorBoard sees it.
-    pub fn flush(&mut self) -> Result<(), EventFileError> {
+    pub(crate) fn flush(&mut self) -> Result<(), EventFileError> {
         self.output.flush().map_err(|source| EventFileError::Write { path: self.path.clone(), source })
     }
 
@@ -183,7 +188,7 @@ mod tests {
         let mut file = EventFile::create(&folder.path().join("run"), 1_700_000_000.5, None).unwrap();
         file.scalar("loss", 300, 1.0, 0.25).unwrap();
         file.flush().unwrap();
-        let found = records(&fs::read(file.path()).unwrap());
+        let found = records(&fs::read(&file.path).unwrap());
         let time = 1_700_000_000.5_f64.to_le_bytes();
         let version = [&[0x09][..], &time, &[0x10, 0, 0x1a, 13], b"brain.Event:2"].concat();
         let entry = [&[0x0a, 4][..], b"loss", &[0x15], &0.25_f32.to_le_bytes()].concat();
@@ -203,8 +208,8 @@ mod tests {
         let first = EventFile::create(folder.path(), 1_700_000_000.0, None).unwrap();
         let second = EventFile::create(folder.path(), 1_700_000_000.9, Some(40)).unwrap();
         let third = EventFile::create(folder.path(), 1_700_000_001.0, Some(50)).unwrap();
-        assert!(first.path() < second.path() && second.path() < third.path());
-        let found = records(&fs::read(second.path()).unwrap());
+        assert!(first.path < second.path && second.path < third.path);
+        let found = records(&fs::read(&second.path).unwrap());
         // Step 41; field 7, two bytes: field 1 is 1.
         assert_eq!(found[1][9..], [0x10, 41, 0x3a, 2, 0x08, 1]);
         assert_eq!(found.len(), 2);
