@@ -151,8 +151,8 @@ impl CertifyPlan {
             Samples::check_memory(count.get(), embedder.dimension())?;
         }
         let data_set = data_set_digest(request.queries);
-        let selves = Selves::find(request, data_set);
-        let left_out = selves.excluded.iter().filter(|rows| !rows.is_empty()).count();
+        let own = OwnRows::find(request, data_set);
+        let left_out = own.excluded.iter().filter(|rows| !rows.is_empty()).count();
         let mut certificates = request.certificates.to_vec();
         certificates.sort_unstable();
         certificates.dedup();
@@ -172,11 +172,11 @@ impl CertifyPlan {
             encoder: EncoderDescription::new(embedder),
             queries: data_set,
             leave_one_out: left_out,
-            excluded_rows: excluded_digest(selves.excluded.iter().map(Vec::as_slice)),
+            excluded_rows: excluded_digest(own.excluded.iter().map(Vec::as_slice)),
             gallery: GalleryDescription::new(request.gallery),
             method: Method::Smoothed(Smoothed::new(procedure, request.seed, request.excess)),
         };
-        let Selves { excluded, namesakes } = selves;
+        let OwnRows { excluded, namesakes } = own;
         Ok(Self { excluded, namesakes, description })
     }
 
@@ -265,14 +265,14 @@ pub fn check_gallery(
 }
 
 /// Rows of the gallery that are the queries themselves.
-struct Selves {
+struct OwnRows {
     /// Rows that each query must not see.
     excluded: Vec<Vec<usize>>,
     /// Queries with an item of their name that could not be told to be the same picture or another.
     namesakes: usize,
 }
 
-impl Selves {
+impl OwnRows {
     /// Same identity and, under [`LeaveOneOut::Auto`], the same bytes: by the data set's digest, or file by file.
     fn find(request: &CertifyRequest<'_>, queries: Digest) -> Self {
         let stored = request.gallery;
