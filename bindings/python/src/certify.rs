@@ -7,11 +7,12 @@ use numpy::{PyReadonlyArray2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use retrievalguard::certificate::{
-    AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Explanation,
-    HalfSpaceOptions, Outputs, SampledQuery, StepValue, Verdict, statement_in_words,
+    self, CertificateError, CertificateName, Decision, Outputs, StepValue, statement_in_words,
 };
-use retrievalguard::gallery::{Neighbour, Positives, Relevance};
-use retrievalguard::{Excess, NormBound, SampleCount, SampleError, Samples, TargetRadius};
+use retrievalguard::gallery::Neighbour;
+use retrievalguard::{Excess, NormBound, SampleCount, SampleError, Samples};
+use retrievalguard_encoder::pipeline::{self, Answered, QueryCertifier, Relevant};
+use retrievalguard_encoder::run::{Procedure, Retriever};
 use retrievalguard_encoder::work::{Stopped, WorkQueue};
 
 use crate::errors::{in_context, raised, refused};
@@ -141,13 +142,12 @@ impl Query<'_> {
 
 /// Settings after their check at the door.
 struct Checked<'a> {
-    certifier: Certifier<'a>,
-    names: Vec<CertificateName>,
+    gallery: &'a Gallery,
+    gallery_samples: Option<SampleCount>,
+    procedure: Procedure,
     norm_bound: NormBound,
     excess: Excess,
     outputs: Outputs,
-    target: Option<TargetRadius>,
-    top_k: usize,
     threads: NonZeroUsize,
 }
 
@@ -161,11 +161,7 @@ impl<'a> Checked<'a> {
             .collect::<PyResult<_>>()?;
         let norm_bound = parameters::norm_bound(settings.norm_bound)?;
         gallery.check(sigma, gallery.vectors.dimension(), norm_bound)?;
-        let mut certifier = Certifier::new(&gallery.vectors, sigma, alpha);
         let behind = settings.gallery_samples.map(parameters::sample_count).transpose()?;
-        if let Some(samples) = behind.or(gallery.samples_behind()) {
-            certifier = certifier.gallery_samples(samples);
-        }
         let target = settings.target_radius.map(parameters::target_radius).transpose()?;
         if (target.is_some() || settings.top_k > 1) && names != [CertificateName::HalfSpace] {
             return Err(refused(
@@ -175,14 +171,16 @@ impl<'a> Checked<'a> {
         if target.is_some() && settings.top_k > 1 {
             return Err(refused("target_radius decides recall@1, wanted no top_k beside it"));
         }
+        // Every query brings its own samples, and its procedure their numbers.
+        let (pilot, samples) = (parameters::sample_count(1)?, parameters::sample_count(1)?);
+        let (certificates, top_k, target_radius) = (names, settings.top_k, target);
         Ok(Self {
-            certifier,
-            names,
+            gallery,
+            gallery_samples: behind.or(gallery.samples_behind()),
+            procedure: Procedure { sigma, alpha, pilot, samples, certificates, top_k, target_radius },
             norm_bound,
             excess: parameters::excess(&settings.excess)?,
             outputs: if settings.discrete { Outputs::Discrete } else { Outputs::Continuous },
-            target,
-            top_k: settings.top_k,
             threads: settings.threads.try_into().map_err(|_| refused("threads is 0, wanted at least 1"))?,
         })
     }
@@ -191,81 +189,39 @@ impl<'a> Checked<'a> {
         let make = |(values, dimension)| Samples::new(values, dimension, self.norm_bound, self.excess);
         let certifying = make(query.samples).map_err(Fault::Samples)?;
         let pilot = make(query.pilot).map_err(Fault::Pilot)?;
-        let query_samples = self.certifier.sampled(pilot, certifying, self.outputs)?;
-        let gallery = self.certifier.gallery();
-        // Rows in any order, and once each.
-        let excluded = Relevance::new(Positives::Absent, query.excluded).excluded;
-        let (positives, label) = match (query.item, query.label) {
-            (Some(item), _) => (Positives::Item(item), None),
-            (None, Some(name)) => {
-                (gallery.label_named(&name).map_or(Positives::Absent, Positives::Label), Some(name))
-            }
-            // What the pilot retrieves is what gets certified, whatever the certifying mean retrieves.
-            (None, None) => match self.certifier.retrieve(&query_samples.pilot, &excluded)? {
-                Some(found) => {
-                    let label = gallery.label(found.row);
-                    (Positives::Label(label), Some(gallery.label_name(label).to_owned()))
-                }
-                None => (Positives::Absent, None),
-            },
+        let certifier = QueryCertifier::new(&self.procedure, &self.gallery.vectors);
+        let certifier = certifier.gallery_samples(self.gallery_samples);
+        let sampled = certifier.certifier().sampled(pilot, certifying, self.outputs)?;
+        // What is retrieved is decided by all samples, also where a target radius takes fewer.
+        let mean = sampled.certifying.mean();
+        let relevant = match (query.item, &query.label) {
+            (Some(item), _) => Relevant::Item(item),
+            (None, Some(name)) => Relevant::Label(name),
+            (None, None) => Relevant::Retrieved(Retriever::Mean),
         };
-        let relevance = Relevance::new(positives, excluded);
-        let outcomes = self
-            .names
-            .iter()
-            .map(|&name| self.outcome(name, &query_samples, &relevance))
-            .collect::<Result<_, Fault>>()?;
+        let asked = pipeline::Query { relevant, excluded: &query.excluded };
+        let answered = certifier.answer_sampled(&asked, sampled)?;
+        let Answered { label, relevance, outcomes, deeper, decision, .. } = answered;
+        let gallery = certifier.gallery();
+        let found = || label.map(|label| gallery.label_name(label).to_owned());
+        let label = if query.item.is_some() { None } else { query.label.or_else(found) };
         let row = |neighbour: Neighbour| neighbour.row;
-        let retrieved = self.certifier.retrieve(&query_samples.certifying, &relevance.excluded)?.map(row);
-        let nearest = gallery.nearest_positive_and_negative(&query_samples.certifying.mean(), |_| &relevance);
-        let nearest = nearest.map_err(CertificateError::from)?.first().copied().unwrap_or_default();
-        Ok(Answer { label, retrieved, nearest_wrong: nearest.negative.map(row), outcomes })
-    }
-
-    fn outcome(
-        &self,
-        name: CertificateName,
-        query: &SampledQuery,
-        relevance: &Relevance,
-    ) -> Result<Outcome, Fault> {
-        if let Some(target) = self.target {
-            return self.decide(target, query, relevance);
-        }
-        if name == CertificateName::HalfSpace {
-            let options = HalfSpaceOptions { top_k: self.top_k, ..HalfSpaceOptions::default() };
-            let found = self.certifier.half_space(query, relevance, &options)?;
-            let deeper = found.verdicts.iter().skip(1).map(|&verdict| parameters::verdict(verdict)).collect();
-            let found = found.into_outcome();
-            return Ok(Outcome { deeper, ..described(name, found.verdict, found.samples, &found.explain) });
-        }
-        let found = self.certifier.certify(name, query, relevance)?;
-        Ok(described(name, found.verdict, found.samples, &found.explain))
-    }
-
-    /// Looks at the samples in their order until the radius is decided.
-    fn decide(
-        &self,
-        target: TargetRadius,
-        query: &SampledQuery,
-        relevance: &Relevance,
-    ) -> Result<Outcome, Fault> {
-        let all = &query.certifying;
-        let cap = SampleCount::new(u64::from(all.count())).map_err(CertificateError::from)?;
-        let options = AdaptiveOptions::new(target, cap);
-        let test = AdaptiveTest::new(&self.certifier, &query.pilot, relevance, &options)?;
-        let draw = |range: std::ops::Range<u32>| {
-            all.slice(range).ok_or(CertificateError::from(SampleError::Empty { dimension: all.dimension() }))
+        let retrieved = certifier.nearest(&mean, 1, &relevance.excluded)?.first().copied().map(row);
+        let nearest_wrong = certifier.nearest_wrong(&mean, &relevance)?.map(row);
+        let decision = decision.map(Decision::as_str);
+        let outcome = |outcome: certificate::Outcome| {
+            let half_space = outcome.name == CertificateName::HalfSpace;
+            let deeper = deeper.iter().filter(|_| half_space).map(|&verdict| parameters::verdict(verdict));
+            Outcome { deeper: deeper.collect(), decision, ..described(&outcome) }
         };
-        let run = test.run(draw, |error| error)?;
-        let described =
-            described(CertificateName::HalfSpace, run.outcome.verdict, run.outcome.samples, &run.explain);
-        Ok(Outcome { decision: Some(run.outcome.decision.as_str()), ..described })
+        Ok(Answer { label, retrieved, nearest_wrong, outcomes: outcomes.into_iter().map(outcome).collect() })
     }
 }
 
-fn described(name: CertificateName, verdict: Verdict, samples: u32, explain: &Explanation) -> Outcome {
-    let (verdict, radius) = parameters::verdict(verdict);
-    let steps = explain
+fn described(found: &certificate::Outcome) -> Outcome {
+    let (verdict, radius) = parameters::verdict(found.verdict);
+    let steps = found
+        .explain
         .steps()
         .iter()
         .map(|step| {
@@ -281,10 +237,10 @@ fn described(name: CertificateName, verdict: Verdict, samples: u32, explain: &Ex
         })
         .collect();
     Outcome {
-        certificate: name.as_str(),
+        certificate: found.name.as_str(),
         verdict,
         radius,
-        samples,
+        samples: found.samples,
         steps,
         deeper: Vec::new(),
         decision: None,

@@ -4,6 +4,7 @@
 //! an interruption takes up where the journal ends and writes the same bytes as an uninterrupted run, because every record
 //! is a function of inputs, parameters and engine alone.
 
+mod answer;
 mod attack;
 mod certify;
 mod encoder_inputs;
@@ -24,10 +25,11 @@ use retrievalguard::storage::manifest::{Mismatch, StorageError};
 use retrievalguard::storage::sample_cache::CacheError;
 use retrievalguard::{ParameterError, SampleError, SmoothingError};
 
+pub(crate) use answer::relevance_of;
+pub use answer::{Answered, Query, QueryCertifier, Relevant, Sighting, uncertified};
 pub use attack::{AttackReport, AttackRequest, AttackTarget, attack, begun_judge_seed};
 pub use certify::{
-    Asked, CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, QueryAnswer, QueryCertifier, certify,
-    check_gallery,
+    CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, QueryAnswer, certify, check_gallery,
 };
 pub use encoder_inputs::{EncoderInputs, input_values};
 pub use index::{IndexReport, IndexRequest, index};

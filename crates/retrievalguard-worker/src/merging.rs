@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::Mutex;
 
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::WriteError;
@@ -13,8 +12,8 @@ use retrievalguard::{NormBound, Samples};
 use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::pipeline::run_files::{Inputs, StoredRun, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
-    Asked, CertifyPlan, CertifyReport, PictureOutcome, PipelineError, QueryAnswer, QueryCertifier,
-    digest_of_pictures,
+    CertifyPlan, CertifyReport, PictureOutcome, PipelineError, Query, QueryAnswer, QueryCertifier, Relevant,
+    digest_of_pictures, uncertified,
 };
 use retrievalguard_encoder::work::{Observer, WorkQueue};
 
@@ -143,20 +142,11 @@ impl Merging<'_> {
             };
         }
         let query = &self.manifest.queries[index];
-        let asked = Asked { identity: &query.identity, label: &query.label, excluded: &query.excluded };
-        let certifier = QueryCertifier::new(self.manifest.procedure()?, gallery);
+        let asked = Query { relevant: Relevant::Label(&query.label), excluded: &query.excluded };
+        let certifier = QueryCertifier::stored(self.manifest.procedure()?, gallery);
         let bound = gallery.manifest.provenance.norm_bound;
-        let fault = Mutex::new(None);
-        let answer = certifier.answer(&asked, |stage, _| {
-            self.samples(&tasks, stage, bound).map_err(|error| {
-                *fault.lock().expect("no holder of this lock can panic") = Some(error);
-                PipelineError::Stopped { done: 0, total: 0 }
-            })
-        });
-        match (fault.into_inner().expect("no holder of this lock can panic"), answer) {
-            (Some(error), _) => Err(error),
-            (None, answer) => Ok(PictureOutcome::Done(answer?)),
-        }
+        let draw = |stage, _| self.samples(&tasks, stage, bound);
+        QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity)).map(PictureOutcome::Done)
     }
 
     /// An outcome that a worker of this run can have left: whether pictures are skipped is not part of what a part says

@@ -14,7 +14,8 @@ use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::pipeline::{
-    Asked, PictureOutcome, PipelineError, QueryCertifier, check_gallery, input_values,
+    PictureOutcome, PipelineError, Query, QueryAnswer, QueryCertifier, Relevant, check_gallery, input_values,
+    uncertified,
 };
 use retrievalguard_encoder::run::EncoderDescription;
 use retrievalguard_encoder::work::{Observer, WorkQueue};
@@ -230,18 +231,16 @@ impl Worker {
         let smoother = Smoother::new(embedder, smoothed.procedure.sigma, smoothed.seed)
             .excess(smoothed.excess())
             .batch(self.batch);
+        let draw = |stage, range| smoother.samples(&picture, stage, range).map_err(PipelineError::from);
         match (&task.kind, &self.tools.gallery) {
             (TaskKind::Samples { stage, range }, _) => {
-                let samples = smoother.samples(&picture, *stage, range.clone());
-                let samples = samples.map_err(PipelineError::from)?;
+                let samples = draw(*stage, range.clone())?;
                 Ok(Part::Samples { dimension: samples.dimension(), values: samples.values().to_vec() })
             }
             (TaskKind::Answer, Some(gallery)) => {
-                let asked =
-                    Asked { identity: &query.identity, label: &query.label, excluded: &query.excluded };
-                let certifier = QueryCertifier::new(&smoothed.procedure, gallery);
-                let answer =
-                    certifier.answer(&asked, |stage, range| Ok(smoother.samples(&picture, stage, range)?))?;
+                let asked = Query { relevant: Relevant::Label(&query.label), excluded: &query.excluded };
+                let certifier = QueryCertifier::stored(&smoothed.procedure, gallery);
+                let answer = QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity))?;
                 Ok(Part::Outcome(PictureOutcome::Done(answer)))
             }
             (TaskKind::Answer, None) => {

@@ -62,10 +62,10 @@ pub(crate) struct CertifyArgs {
     simultaneous: bool,
     /// Certifying samples per query; the most that are drawn if --target-radius is given
     #[arg(long, default_value = "1000")]
-    samples: SampleCount,
+    pub(super) samples: SampleCount,
     /// Pilot samples per query, on which every choice is made
     #[arg(long, default_value = "200")]
-    pilot: SampleCount,
+    pub(super) pilot: SampleCount,
     /// Certificates, separated by commas, or all
     #[arg(long, default_value = "half-space")]
     pub(super) certificate: Certificates,

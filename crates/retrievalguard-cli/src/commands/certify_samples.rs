@@ -4,10 +4,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use retrievalguard::certificate::{Certifier, Outcome, Outputs, Radius, SampledQuery, Verdict};
-use retrievalguard::gallery::{Gallery, Label, Metric, Positives, Relevance};
+use retrievalguard::certificate::{CertificateError, Outcome, Outputs, Radius, SampledQuery, Verdict};
+use retrievalguard::gallery::{Gallery, Label, Metric};
 use retrievalguard::storage::npy::{self, Matrix};
 use retrievalguard::{Excess, NormBound, SampleCount, Samples};
+use retrievalguard_encoder::pipeline::{Answered, Query, QueryCertifier, Relevant};
+use retrievalguard_encoder::run::{Procedure, Retriever};
 use retrievalguard_encoder::table::gallery_file::{import_npy, read_labels};
 use serde_json::{Map, Value, json};
 
@@ -99,10 +101,16 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let bound = files.norm_bound.unwrap_or(USUAL_NORM_BOUND);
     let excess = if arguments.project { Excess::Project } else { Excess::Refuse };
     let outputs = if files.discrete { Outputs::Discrete } else { Outputs::Continuous };
-    let mut certifier = Certifier::new(&gallery, sigma, arguments.alpha_for(samples.len())?);
-    if let Some(count) = files.gallery_samples {
-        certifier = certifier.gallery_samples(count);
-    }
+    let procedure = Procedure {
+        sigma,
+        alpha: arguments.alpha_for(samples.len())?,
+        pilot: arguments.pilot,
+        samples: arguments.samples,
+        certificates: arguments.certificate.0.clone(),
+        top_k: 1,
+        target_radius: None,
+    };
+    let certifier = QueryCertifier::new(&procedure, &gallery).gallery_samples(files.gallery_samples);
     let single = samples.len() == 1;
     let mut pilots = pilots.map(Vec::into_iter);
     for (position, matrix) in samples.into_iter().enumerate() {
@@ -110,10 +118,11 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
         let (pilot, certifying) = samples_of(matrix, pilot, bound, excess)
             .with_context(|| format!("query {position} of `{}` cannot be used", samples_file.display()))?;
         let query = certifier
+            .certifier()
             .sampled(pilot, certifying, outputs)
             .with_context(|| format!("query {position} of `{}` cannot be used", samples_file.display()))?;
-        let answer = Answer::new(arguments, &certifier, &query, labels.get(position).map(String::as_str))
-            .with_context(|| {
+        let answer =
+            Answer::new(&certifier, query, labels.get(position).map(String::as_str)).with_context(|| {
                 format!("query {position} of `{}` cannot be certified", samples_file.display())
             })?;
         if arguments.json {
@@ -182,31 +191,17 @@ struct Answer {
 
 impl Answer {
     fn new(
-        arguments: &CertifyArgs,
-        certifier: &Certifier<'_>,
-        query: &SampledQuery,
+        certifier: &QueryCertifier<'_>,
+        query: SampledQuery,
         label: Option<&str>,
-    ) -> anyhow::Result<Self> {
-        let gallery = certifier.gallery();
-        let label = match label {
-            Some(name) => {
-                let label = gallery.label_named(name);
-                if label.is_none() {
-                    tell(format_args!("note: the gallery has no label `{name}`, so it cannot be retrieved"));
-                }
-                label
-            }
-            // What the pilot retrieves is what gets certified, whatever the certifying mean retrieves.
-            None => certifier.retrieve(&query.pilot, &[])?.map(|found| gallery.label(found.row)),
-        };
-        let relevance = Relevance::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
-        let outcomes = arguments
-            .certificate
-            .0
-            .iter()
-            .map(|&name| certifier.certify(name, query, &relevance))
-            .collect::<Result<_, _>>()?;
-        let retrieved = certifier.retrieve(&query.certifying, &[])?.map(|found| found.row);
+    ) -> Result<Self, CertificateError> {
+        if let Some(name) = label.filter(|name| certifier.gallery().label_named(name).is_none()) {
+            tell(format_args!("note: the gallery has no label `{name}`, so it cannot be retrieved"));
+        }
+        let relevant = label.map_or(Relevant::Retrieved(Retriever::Mean), Relevant::Label);
+        let answered = certifier.answer_sampled(&Query { relevant, excluded: &[] }, query)?;
+        let Answered { label, outcomes, mean, .. } = answered;
+        let retrieved = certifier.nearest(&mean, 1, &[])?.first().map(|found| found.row);
         Ok(Self { retrieved, label, outcomes })
     }
 

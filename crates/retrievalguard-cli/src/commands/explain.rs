@@ -5,13 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use retrievalguard::certificate::{
-    AdaptiveOptions, AdaptiveOutcome, AdaptiveTest, CertificateName, Certifier, Explanation, Outcome, Radius,
-    SampledQuery, StepValue, Verdict, statement_in_words,
+    CertificateName, Explanation, Outcome, Radius, StepValue, Verdict, statement_in_words,
 };
-use retrievalguard::gallery::{Positives, Relevance};
-use retrievalguard::noise::Stage;
-use retrievalguard::{Picture, SampleCount, Smoother};
+use retrievalguard::{Picture, Smoother};
 use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::pipeline::{Query, QueryCertifier, Relevant};
+use retrievalguard_encoder::run::Procedure;
 use retrievalguard_encoder::table::ResultRow;
 use serde_json::json;
 
@@ -48,42 +47,22 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
     let row = &run.table.rows()[position];
     let name = certificate_of(&run, arguments.certificate)?;
     let stored = run.gallery()?;
-    let gallery = &stored.gallery;
     let embedder = run.encoder(&arguments.engine)?;
-    let (smoothed, description) = (&run.smoothed, &run.smoothed.procedure);
+    let smoothed = &run.smoothed;
     let record = run.records()?.swap_remove(position);
     let pixels = pixels_of(&record, &embedder)?;
     let picture = Picture { identity: &record.identity, pixels: &pixels };
-    let smoother = Smoother::new(&embedder, description.sigma, smoothed.seed)
+    let smoother = Smoother::new(&embedder, smoothed.procedure.sigma, smoothed.seed)
         .excess(smoothed.excess())
         .batch(arguments.engine.batch)
         .threads(arguments.engine.threads());
-    let mut certifier = Certifier::new(gallery, description.sigma, description.alpha);
-    let behind = stored.manifest.provenance.samples;
-    if let Some(samples) = behind.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
-        certifier = certifier.gallery_samples(samples);
-    }
-    let label = gallery.label_named(&record.label);
-    let relevance = Relevance::new(
-        label.map_or(Positives::Absent, Positives::Label),
-        run.excluded(&record.identity).to_vec(),
-    );
-    let pilot = smoother.samples(&picture, Stage::Pilot, 0..description.pilot.get())?;
-    let draw = |range| smoother.samples(&picture, Stage::Certify, range);
-    let again = match description.target_radius {
-        // The run has tested one radius while samples came in, so that test alone says what was proved.
-        Some(target) => {
-            let options = AdaptiveOptions::new(target, description.samples);
-            let decided = AdaptiveTest::new(&certifier, &pilot, &relevance, &options)?
-                .run(|range| Ok(draw(range)?), anyhow::Error::from)?;
-            let AdaptiveOutcome { verdict, samples, .. } = decided.outcome;
-            Outcome { name, verdict, samples, explain: decided.explain }
-        }
-        None => {
-            let certifying = draw(0..description.samples.get())?;
-            certifier.certify(name, &SampledQuery { pilot, certifying }, &relevance)?
-        }
-    };
+    // A run with a target radius has tested that one while samples came in, so that test alone says what was proved.
+    let procedure = Procedure { certificates: vec![name], top_k: 1, ..smoothed.procedure.clone() };
+    let certifier = QueryCertifier::stored(&procedure, &stored);
+    let excluded = run.excluded(&record.identity);
+    let query = Query { relevant: Relevant::Label(&record.label), excluded };
+    let draw = |stage, range| Ok(smoother.samples(&picture, stage, range)?);
+    let again = certifier.answer(&query, draw, anyhow::Error::from)?.outcomes.remove(0);
     let repeated = compare(&run, row, &again, &embedder)?;
     // What the run has proved is in its table; the samples drawn again can only show why.
     let recorded = row.certificates[&name];

@@ -5,15 +5,14 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::ValueEnum;
-use retrievalguard::certificate::{
-    AdaptiveOptions, AdaptiveTest, CertificateName, Certifier, Radius, SampledQuery, Verdict,
-};
-use retrievalguard::gallery::{Positives, Relevance};
-use retrievalguard::noise::Stage;
+use retrievalguard::certificate::{CertificateName, Outcome, Radius, Verdict};
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Embedder, Picture, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
-use retrievalguard_encoder::pipeline::{check_gallery, input_values};
+use retrievalguard_encoder::pipeline::{
+    Answered, Query, QueryCertifier, Relevant, check_gallery, input_values,
+};
+use retrievalguard_encoder::run::{Procedure, Retriever};
 use retrievalguard_server::secret_seed;
 use serde_json::json;
 
@@ -46,7 +45,7 @@ pub(crate) struct QueryArgs {
     pilot: SampleCount,
     /// Which smoothed retriever answers
     #[arg(long, value_enum, default_value = "mean")]
-    retriever: Retriever,
+    retriever: RetrieverArg,
     /// Stop as soon as this radius is certified (mean retriever only)
     #[arg(long, value_name = "RADIUS", allow_negative_numbers = true)]
     target_radius: Option<TargetRadius>,
@@ -64,15 +63,24 @@ pub(crate) struct QueryArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Retriever {
+enum RetrieverArg {
     /// Search with the mean of the noisy embeddings
     Mean,
     /// Let the noisy embeddings vote
     Vote,
 }
 
+impl From<RetrieverArg> for Retriever {
+    fn from(word: RetrieverArg) -> Self {
+        match word {
+            RetrieverArg::Mean => Self::Mean,
+            RetrieverArg::Vote => Self::Vote,
+        }
+    }
+}
+
 pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    if arguments.retriever == Retriever::Vote && arguments.target_radius.is_some() {
+    if arguments.retriever == RetrieverArg::Vote && arguments.target_radius.is_some() {
         bail!("--target-radius applies to the mean retriever only, wanted no --retriever vote");
     }
     let stored = GalleryDirectory::read(&arguments.gallery)?;
@@ -95,35 +103,28 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         .batch(arguments.model.engine.batch)
         .threads(arguments.model.engine.threads());
     let picture = Picture { identity: &identity, pixels: &pixels };
-    let pilot = smoother.samples(&picture, Stage::Pilot, 0..arguments.pilot.get())?;
+    let retriever = arguments.retriever.into();
+    let procedure = Procedure {
+        sigma,
+        alpha: arguments.alpha,
+        pilot: arguments.pilot,
+        samples: arguments.samples,
+        certificates: vec![match retriever {
+            Retriever::Mean => CertificateName::HalfSpace,
+            Retriever::Vote => CertificateName::Vote,
+        }],
+        top_k: 1,
+        target_radius: arguments.target_radius,
+    };
     let gallery = &stored.gallery;
-    let certifier = Certifier::new(gallery, sigma, arguments.alpha);
-    let label = match arguments.retriever {
-        Retriever::Mean => certifier.retrieve(&pilot, &[])?.map(|found| gallery.label(found.row)),
-        Retriever::Vote => certifier.elect(&pilot, &[])?,
-    };
-    let relevance = Relevance::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
-    let draw = |range| smoother.samples(&picture, Stage::Certify, range);
-    let (verdict, samples, certifying, rule) = match (arguments.retriever, arguments.target_radius) {
-        (Retriever::Mean, Some(target)) => {
-            let options = AdaptiveOptions::new(target, arguments.samples);
-            let test = AdaptiveTest::new(&certifier, &pilot, &relevance, &options)?;
-            let run = test.run(|range| Ok(draw(range)?), anyhow::Error::from)?;
-            (run.outcome.verdict, run.outcome.samples, run.samples.unwrap_or(pilot), None)
-        }
-        (retriever, _) => {
-            let query = SampledQuery { pilot, certifying: draw(0..arguments.samples.get())? };
-            let name = match retriever {
-                Retriever::Mean => CertificateName::HalfSpace,
-                Retriever::Vote => CertificateName::Vote,
-            };
-            let outcome = certifier.certify(name, &query, &relevance)?;
-            // The vote has two rules; the pilot has chosen one.
-            let rule = outcome.explain.value("rule").map(ToString::to_string);
-            (outcome.verdict, outcome.samples, query.certifying, rule)
-        }
-    };
-    let nearest = gallery.nearest(&certifying.mean(), arguments.top_k.max(1), |_| &[])?.remove(0);
+    let certifier = QueryCertifier::stored(&procedure, &stored);
+    let query = Query { relevant: Relevant::Retrieved(retriever), excluded: &[] };
+    let draw = |stage, range| Ok(smoother.samples(&picture, stage, range)?);
+    let Answered { label, mut outcomes, mean, .. } = certifier.answer(&query, draw, anyhow::Error::from)?;
+    let Outcome { verdict, samples, explain, .. } = outcomes.remove(0);
+    // The vote has two rules; the pilot has chosen one.
+    let rule = explain.value("rule").filter(|_| retriever == Retriever::Vote).map(ToString::to_string);
+    let nearest = certifier.nearest(&mean, arguments.top_k.max(1), &[])?;
     // An answer is given only with a proof at radius zero; everything else is an abstention.
     let answered = matches!(verdict, Verdict::Certified { .. });
     let label = label.map(|label| gallery.label_name(label));

@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use retrievalguard::certificate::{CertificateError, CertificateName, Certifier, SampledQuery, Verdict};
-use retrievalguard::gallery::{Metric, Positives, Relevance};
+use retrievalguard::certificate::{CertificateName, Certifier, SampledQuery, Verdict};
+use retrievalguard::gallery::Metric;
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::{Engine, GalleryDirectory};
@@ -20,7 +20,10 @@ use crate::check::Passes;
 use crate::dataset::{BrokenPictures, Record};
 use crate::engine::{EngineError, EngineOptions, OnnxEmbedder};
 use crate::model_config::{ModelConfig, ModelConfigError};
-use crate::pipeline::{EncoderInputs, IndexRequest, PipelineError, ResumableRun, data_set_digest, index};
+use crate::pipeline::{
+    EncoderInputs, IndexRequest, PipelineError, ResumableRun, data_set_digest, index, relevance_of,
+    uncertified,
+};
 use crate::run::EncoderDescription;
 use crate::work::Observer;
 
@@ -206,9 +209,8 @@ impl SweepPoint<'_> {
         let drawn = self.samples(picture, Stage::Certify, most)?;
         let label = gallery.label_named(&record.label);
         let own = if self.data.leave_one_out { gallery.rows_of(&record.identity) } else { Vec::new() };
-        let relevance = Relevance::new(label.map_or(Positives::Absent, Positives::Label), own);
-        let refused =
-            |source: CertificateError| PipelineError::Certificate { query: record.identity.clone(), source };
+        let relevance = relevance_of(label, own);
+        let refused = uncertified::<PipelineError>(&record.identity);
         let mut answers = Vec::new();
         for count in &self.sweep.samples {
             let certifying = drawn.slice(0..count.get()).unwrap_or_else(|| drawn.clone());
@@ -217,7 +219,7 @@ impl SweepPoint<'_> {
                 let certifier =
                     Certifier::new(gallery, self.sigma, alpha).gallery_samples(self.sweep.gallery_samples);
                 for &name in &self.sweep.certificates {
-                    let outcome = certifier.certify(name, &query, &relevance).map_err(refused)?;
+                    let outcome = certifier.certify(name, &query, &relevance).map_err(&refused)?;
                     answers.push((count.get(), alpha, name, outcome.verdict));
                 }
             }

@@ -5,14 +5,13 @@ use std::path::Path;
 
 use retrievalguard::attack::{Attacked, Attacker, Effort, FACTORS, InputGradients, Judging};
 use retrievalguard::certificate::CertificateName;
-use retrievalguard::gallery::{Positives, Relevance};
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Journal;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Embedder, Excess, Samples, Seed, Sigma};
 use serde_json::json;
 
-use super::{EncoderInputs, PipelineError, ResumableRun, data_set_digest};
+use super::{EncoderInputs, PipelineError, ResumableRun, data_set_digest, relevance_of};
 use crate::dataset::{BrokenPictures, Record};
 use crate::engine::OnnxEmbedder;
 use crate::run::EncoderDescription;
@@ -122,9 +121,7 @@ pub fn attack(
     let finished = run.finish(request.threads, observer, |position| {
         inputs.with(position, |Record { identity, label, .. }, picture| {
             let AttackTarget { radius, excluded, .. } = &request.targets[position];
-            let label = gallery.label_named(label);
-            let relevance =
-                Relevance::new(label.map_or(Positives::Absent, Positives::Label), excluded.clone());
+            let relevance = relevance_of(gallery.label_named(label), excluded.clone());
             let attacked = attacker.query(picture, &relevance, *radius);
             attacked
                 .map_err(|source| PipelineError::Attack { query: identity.clone(), source: Box::new(source) })

@@ -5,18 +5,18 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::Path;
 
-use retrievalguard::certificate::{
-    AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, HalfSpaceOptions,
-    SampledQuery, Verdict,
-};
-use retrievalguard::gallery::{Neighbour, Positives, Relevance};
+use retrievalguard::certificate::{CertificateError, CertificateName, Outcome, Verdict};
+use retrievalguard::gallery::Neighbour;
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
 use retrievalguard::{Alpha, Embedder, Excess, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius};
 use serde::{Deserialize, Serialize};
 
-use super::{EncoderInputs, PictureOutcome, PipelineError, ResumableRun, data_set_digest};
+use super::{
+    Answered, EncoderInputs, PictureOutcome, PipelineError, Query, QueryCertifier, Relevant, ResumableRun,
+    data_set_digest, uncertified,
+};
 use crate::dataset::{BrokenPictures, PictureSource, Record};
 use crate::engine::OnnxEmbedder;
 use crate::run::{
@@ -98,17 +98,6 @@ pub struct CertifyReport {
     pub description: RunDescription,
 }
 
-/// A query as it is asked: who it is, what is right, and what it must not see.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
-    /// Identity of the query.
-    pub identity: &'a str,
-    /// Its true label.
-    pub label: &'a str,
-    /// Rows of the gallery that it must not see.
-    pub excluded: &'a [usize],
-}
-
 /// The result of one query, as journals and parts keep it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueryAnswer {
@@ -120,6 +109,28 @@ pub struct QueryAnswer {
 }
 
 impl QueryAnswer {
+    /// Certifies a query and names what it retrieves; see [`QueryCertifier::answer`].
+    pub fn of<E>(
+        certifier: &QueryCertifier<'_>,
+        query: &Query<'_>,
+        draw: impl FnMut(Stage, Range<u32>) -> Result<Samples, E>,
+        refused: impl Fn(CertificateError) -> E,
+    ) -> Result<Self, E> {
+        let Answered { relevance, outcomes, deeper, mean, .. } = certifier.answer(query, draw, &refused)?;
+        let gallery = certifier.gallery();
+        let name = |neighbour: Neighbour| {
+            let row = neighbour.row;
+            (gallery.identity(row).to_owned(), gallery.label_name(gallery.label(row)).to_owned())
+        };
+        let wrong = certifier.nearest_wrong(&mean, &relevance).map_err(&refused)?;
+        let nearest = certifier.nearest(&mean, 1, &relevance.excluded).map_err(refused)?;
+        let (retrieved, retrieved_label) = nearest.first().copied().map(name).unwrap_or_default();
+        let nearest_wrong = wrong.map(name).map(|(identity, label)| WrongItem { identity, label });
+        let cell = |outcome: Outcome| (outcome.name, outcome.verdict, outcome.samples);
+        let cells = outcomes.into_iter().map(cell).collect();
+        Ok(Self { retrieved, retrieved_label, nearest_wrong, cells, deeper })
+    }
+
     /// The row of a table, and the verdicts for Recall@2 and deeper.
     pub(super) fn into_row(self, identity: &str, label: &str) -> (ResultRow, Vec<Verdict>) {
         let Self { retrieved, retrieved_label, nearest_wrong, cells, deeper } = self;
@@ -236,11 +247,12 @@ pub fn certify(
         .excess(request.excess)
         .threads(within);
     let inputs = EncoderInputs { records: queries, config: embedder.model_config(), broken };
-    let certifier = QueryCertifier::new(&plan.description.smoothed()?.procedure, request.gallery);
+    let certifier = QueryCertifier::stored(&plan.description.smoothed()?.procedure, request.gallery);
     let finished = run.finish(workers, observer, |position| {
         inputs.with(position, |Record { identity, label, .. }, picture| {
-            let asked = Asked { identity, label, excluded: &plan.excluded[position] };
-            certifier.answer(&asked, |stage, range| Ok(smoother.samples(picture, stage, range)?))
+            let query = Query { relevant: Relevant::Label(label), excluded: &plan.excluded[position] };
+            let draw = |stage, range| Ok(smoother.samples(picture, stage, range)?);
+            QueryAnswer::of(&certifier, &query, draw, uncertified(identity))
         })
     })?;
     let queries = queries.iter().map(|record| (record.identity.as_str(), record.label.as_str()));
@@ -312,86 +324,5 @@ impl OwnRows {
             })
             .collect();
         Self { excluded, namesakes }
-    }
-}
-
-/// Certifies queries against one gallery, from samples that someone draws.
-#[derive(Clone, Copy, Debug)]
-pub struct QueryCertifier<'a> {
-    procedure: &'a Procedure,
-    certifier: Certifier<'a>,
-}
-
-impl<'a> QueryCertifier<'a> {
-    /// A certifier for one gallery.
-    pub fn new(procedure: &'a Procedure, gallery: &'a GalleryDirectory) -> Self {
-        let mut certifier = Certifier::new(&gallery.gallery, procedure.sigma, procedure.alpha);
-        let samples = gallery.manifest.provenance.samples;
-        if let Some(samples) = samples.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
-            certifier = certifier.gallery_samples(samples);
-        }
-        Self { procedure, certifier }
-    }
-
-    /// Certifies one query; `draw` gives the samples of a stage and range.
-    pub fn answer(
-        &self,
-        asked: &Asked<'_>,
-        draw: impl Fn(Stage, Range<u32>) -> Result<Samples, PipelineError>,
-    ) -> Result<QueryAnswer, PipelineError> {
-        let (gallery, procedure) = (self.certifier.gallery(), self.procedure);
-        let label = gallery.label_named(asked.label);
-        let relevance =
-            Relevance::new(label.map_or(Positives::Absent, Positives::Label), asked.excluded.to_vec());
-        let pilot = draw(Stage::Pilot, 0..procedure.pilot.get())?;
-        let refused = |source: CertificateError| PipelineError::Certificate {
-            query: asked.identity.to_owned(),
-            source,
-        };
-
-        let (certifying, cells, deeper) = match procedure.target_radius {
-            Some(target) => {
-                let options = AdaptiveOptions::new(target, procedure.samples);
-                let test =
-                    AdaptiveTest::new(&self.certifier, &pilot, &relevance, &options).map_err(refused)?;
-                let run = test.run(|range| draw(Stage::Certify, range), refused)?;
-                let cell = (CertificateName::HalfSpace, run.outcome.verdict, run.outcome.samples);
-                (run.samples.unwrap_or(pilot), vec![cell], Vec::new())
-            }
-            None => {
-                let certifying = draw(Stage::Certify, 0..procedure.samples.get())?;
-                let query = SampledQuery { pilot, certifying };
-                let mut cells = Vec::with_capacity(procedure.certificates.len());
-                let mut deeper = Vec::new();
-                for &name in &procedure.certificates {
-                    let outcome = if name == CertificateName::HalfSpace {
-                        let options =
-                            HalfSpaceOptions { top_k: procedure.top_k, ..HalfSpaceOptions::default() };
-                        let outcome =
-                            self.certifier.half_space(&query, &relevance, &options).map_err(refused)?;
-                        deeper = outcome.verdicts[1..].to_vec();
-                        outcome.into_outcome()
-                    } else {
-                        self.certifier.certify(name, &query, &relevance).map_err(refused)?
-                    };
-                    cells.push((name, outcome.verdict, outcome.samples));
-                }
-                (query.certifying, cells, deeper)
-            }
-        };
-        let mean = certifying.mean();
-        let nearest = gallery
-            .nearest_positive_and_negative(&mean, |_| &relevance)
-            .map_err(CertificateError::from)
-            .map_err(refused)?;
-        let nearest = nearest.first().copied().unwrap_or_default();
-        let name = |neighbour: Neighbour| {
-            let row = neighbour.row;
-            (gallery.identity(row).to_owned(), gallery.label_name(gallery.label(row)).to_owned())
-        };
-        let found = self.certifier.retrieve(&certifying, &relevance.excluded).map_err(refused)?;
-        let (retrieved, retrieved_label) = found.map(name).unwrap_or_default();
-        let nearest_wrong = nearest.negative.map(name).map(|(identity, label)| WrongItem { identity, label });
-        Ok(QueryAnswer { retrieved, retrieved_label, nearest_wrong, cells, deeper })
     }
 }

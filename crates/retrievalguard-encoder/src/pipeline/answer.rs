@@ -1,0 +1,411 @@
+//! One query, answered: draw the pilot, settle what is relevant, certify, and name what is nearest.
+//!
+//! Everybody who answers a query comes through [`QueryCertifier`]: runs, workers, merges, the service, `query`, `explain`
+//! and certificates of arrays. They differ in who draws the samples, in whether the right label is known, and in what they
+//! say about the answer.
+
+use std::ops::Range;
+
+use retrievalguard::certificate::{
+    AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Decision, GrowingOptions,
+    GrowingOutcome, GrowingTest, HalfSpaceOptions, Outcome, SampledQuery, Verdict,
+};
+use retrievalguard::gallery::{Gallery, Label, Neighbour, Positives, Relevance};
+use retrievalguard::noise::Stage;
+use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::{SampleCount, SampleError, Samples};
+
+use super::PipelineError;
+use crate::run::{Procedure, Retriever};
+
+/// Which items of the gallery are right for a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relevant<'a> {
+    /// Those with the query's true label.
+    Label(&'a str),
+    /// One item.
+    Item(usize),
+    /// Those with the label that the pilot retrieves: it is what gets certified, whatever later samples retrieve.
+    Retrieved(Retriever),
+}
+
+/// What a query is asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct Query<'a> {
+    /// What would be right.
+    pub relevant: Relevant<'a>,
+    /// Rows of the gallery that it must not see, in any order.
+    pub excluded: &'a [usize],
+}
+
+/// A query with its certificates.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    /// The label that was certified or tried, if the gallery has it.
+    pub label: Option<Label>,
+    /// What counted as right, and what was not seen.
+    pub relevance: Relevance,
+    /// One per certificate of the procedure, in its order.
+    pub outcomes: Vec<Outcome>,
+    /// Verdicts for Recall@2 and deeper under `half-space`.
+    pub deeper: Vec<Verdict>,
+    /// Why sampling ended, where it did not go on to a fixed number.
+    pub decision: Option<Decision>,
+    /// Mean of the certifying samples; of the pilot, if none were needed.
+    pub mean: Vec<f64>,
+}
+
+/// What is known of a query on the way to its answer.
+#[derive(Clone, Copy, Debug)]
+pub enum Sighting<'a> {
+    /// By the pilot alone; nothing is proved yet.
+    Pilot {
+        /// The label that will be tried.
+        label: Option<Label>,
+        /// Mean of the pilot.
+        mean: &'a [f64],
+    },
+    /// A radius that is proved.
+    Radius {
+        /// The label that is tried.
+        label: Option<Label>,
+        /// What is proved by the samples so far.
+        outcome: GrowingOutcome,
+    },
+}
+
+/// Certifies queries against one gallery, from samples that someone draws.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryCertifier<'a> {
+    procedure: &'a Procedure,
+    certifier: Certifier<'a>,
+}
+
+impl<'a> QueryCertifier<'a> {
+    /// A certifier for a gallery of which only the vectors are known.
+    pub fn new(procedure: &'a Procedure, gallery: &'a Gallery) -> Self {
+        Self { procedure, certifier: Certifier::new(gallery, procedure.sigma, procedure.alpha) }
+    }
+
+    /// A certifier for a stored gallery, which may say how many samples are behind its vectors.
+    pub fn stored(procedure: &'a Procedure, gallery: &'a GalleryDirectory) -> Self {
+        let samples = gallery.manifest.provenance.samples;
+        let samples = samples.and_then(|count| SampleCount::new(u64::from(count)).ok());
+        Self::new(procedure, &gallery.gallery).gallery_samples(samples)
+    }
+
+    /// Says how many samples are behind each vector of the gallery, if that is known.
+    #[must_use]
+    pub fn gallery_samples(self, samples: Option<SampleCount>) -> Self {
+        let Some(samples) = samples else { return self };
+        Self { certifier: self.certifier.gallery_samples(samples), ..self }
+    }
+
+    /// The certificates themselves.
+    pub fn certifier(&self) -> &Certifier<'a> {
+        &self.certifier
+    }
+
+    /// The gallery that is searched.
+    pub fn gallery(&self) -> &'a Gallery {
+        self.certifier.gallery()
+    }
+
+    /// Certifies one query, from a fixed number of samples or from as many as a target radius takes.
+    ///
+    /// `draw` gives the samples of a stage and range, `refused` wraps what certifying itself finds wrong.
+    pub fn answer<E>(
+        &self,
+        query: &Query<'_>,
+        mut draw: impl FnMut(Stage, Range<u32>) -> Result<Samples, E>,
+        refused: impl Fn(CertificateError) -> E,
+    ) -> Result<Answered, E> {
+        let Procedure { certificates, samples, top_k, target_radius, .. } = self.procedure;
+        let (pilot, label, relevance) = self.begin(query, &mut draw, &refused)?;
+        if let Some(target) = *target_radius {
+            let options = AdaptiveOptions::new(target, *samples);
+            let test = AdaptiveTest::new(&self.certifier, &pilot, &relevance, &options).map_err(&refused)?;
+            let run = test.run(|range| draw(Stage::Certify, range), &refused)?;
+            let outcome = Outcome {
+                name: CertificateName::HalfSpace,
+                verdict: run.outcome.verdict,
+                samples: run.outcome.samples,
+                explain: run.explain,
+            };
+            let (decision, mean) = (Some(run.outcome.decision), run.samples.unwrap_or(pilot).mean());
+            return Ok(Answered {
+                label,
+                relevance,
+                outcomes: vec![outcome],
+                deeper: vec![],
+                decision,
+                mean,
+            });
+        }
+        let certifying = draw(Stage::Certify, 0..samples.get())?;
+        let sampled = SampledQuery { pilot, certifying };
+        let (mut outcomes, mut deeper) = (Vec::with_capacity(certificates.len()), Vec::new());
+        for &name in certificates {
+            outcomes.push(if name == CertificateName::HalfSpace {
+                let options = HalfSpaceOptions { top_k: *top_k, ..HalfSpaceOptions::default() };
+                let found = self.certifier.half_space(&sampled, &relevance, &options).map_err(&refused)?;
+                deeper = found.verdicts.iter().skip(1).copied().collect();
+                found.into_outcome()
+            } else {
+                self.certifier.certify(name, &sampled, &relevance).map_err(&refused)?
+            });
+        }
+        let mean = sampled.certifying.mean();
+        Ok(Answered { label, relevance, outcomes, deeper, decision: None, mean })
+    }
+
+    /// Certifies one query from samples that are there already, all of them or as many as a target radius takes.
+    pub fn answer_sampled(
+        &self,
+        query: &Query<'_>,
+        sampled: SampledQuery,
+    ) -> Result<Answered, CertificateError> {
+        let [pilot, samples] =
+            [&sampled.pilot, &sampled.certifying].map(|samples| SampleCount::new(u64::from(samples.count())));
+        let procedure = Procedure { pilot: pilot?, samples: samples?, ..self.procedure.clone() };
+        let certifier = QueryCertifier { procedure: &procedure, certifier: self.certifier };
+        certifier.answer(query, drawn_before(sampled), |error| error)
+    }
+
+    /// Certifies one query under `half-space` with a radius that grows while samples come in; `tell` hears of every step.
+    pub fn answer_growing<E>(
+        &self,
+        query: &Query<'_>,
+        mut draw: impl FnMut(Stage, Range<u32>) -> Result<Samples, E>,
+        refused: impl Fn(CertificateError) -> E,
+        mut tell: impl FnMut(Sighting<'_>) -> Result<(), E>,
+    ) -> Result<Answered, E> {
+        let Procedure { samples, target_radius, .. } = *self.procedure;
+        let (pilot, label, relevance) = self.begin(query, &mut draw, &refused)?;
+        tell(Sighting::Pilot { label, mean: &pilot.mean() })?;
+        let options = GrowingOptions { target: target_radius, ..GrowingOptions::new(samples) };
+        let mut test = GrowingTest::new(&self.certifier, &pilot, &relevance, &options).map_err(&refused)?;
+        while let Some(range) = test.wants() {
+            test.see(&draw(Stage::Certify, range)?).map_err(&refused)?;
+            tell(Sighting::Radius { label, outcome: test.outcome() })?;
+        }
+        let GrowingOutcome { verdict, samples, decision, .. } = test.outcome();
+        let explain = test.explain().cloned().unwrap_or_default();
+        let outcome = Outcome { name: CertificateName::HalfSpace, verdict, samples, explain };
+        let (decision, mean) = (Some(decision), test.mean());
+        Ok(Answered { label, relevance, outcomes: vec![outcome], deeper: vec![], decision, mean })
+    }
+
+    /// Draws the pilot and settles what is relevant.
+    fn begin<E>(
+        &self,
+        query: &Query<'_>,
+        draw: &mut impl FnMut(Stage, Range<u32>) -> Result<Samples, E>,
+        refused: impl Fn(CertificateError) -> E,
+    ) -> Result<(Samples, Option<Label>, Relevance), E> {
+        let (gallery, certifier) = (self.gallery(), &self.certifier);
+        let pilot = draw(Stage::Pilot, 0..self.procedure.pilot.get())?;
+        // Rows in any order, and once each.
+        let excluded = Relevance::new(Positives::Absent, query.excluded.to_vec()).excluded;
+        let label = match query.relevant {
+            Relevant::Item(item) => {
+                return Ok((pilot, None, Relevance::new(Positives::Item(item), excluded)));
+            }
+            Relevant::Label(name) => gallery.label_named(name),
+            Relevant::Retrieved(Retriever::Mean) => {
+                let found = certifier.retrieve(&pilot, &excluded).map_err(refused)?;
+                found.map(|found| gallery.label(found.row))
+            }
+            Relevant::Retrieved(Retriever::Vote) => certifier.elect(&pilot, &excluded).map_err(refused)?,
+        };
+        Ok((pilot, label, relevance_of(label, excluded)))
+    }
+
+    /// The items nearest to a mean of samples, among those that are not excluded.
+    pub fn nearest(
+        &self,
+        mean: &[f64],
+        count: usize,
+        excluded: &[usize],
+    ) -> Result<Vec<Neighbour>, CertificateError> {
+        Ok(self.gallery().nearest(mean, count, |_| excluded)?.into_iter().next().unwrap_or_default())
+    }
+
+    /// The wrong item that is nearest to a mean of samples.
+    pub fn nearest_wrong(
+        &self,
+        mean: &[f64],
+        relevance: &Relevance,
+    ) -> Result<Option<Neighbour>, CertificateError> {
+        let nearest = self.gallery().nearest_positive_and_negative(mean, |_| relevance)?;
+        Ok(nearest.first().and_then(|nearest| nearest.negative))
+    }
+}
+
+/// What is right where a label is; nothing, where the gallery has no such label.
+pub(crate) fn relevance_of(label: Option<Label>, excluded: Vec<usize>) -> Relevance {
+    Relevance::new(label.map_or(Positives::Absent, Positives::Label), excluded)
+}
+
+/// Says of which query a certificate was refused.
+pub fn uncertified<E: From<PipelineError>>(identity: &str) -> impl Fn(CertificateError) -> E {
+    move |source| PipelineError::Certificate { query: identity.to_owned(), source }.into()
+}
+
+/// Gives out samples that are there already, as they are asked for.
+fn drawn_before(sampled: SampledQuery) -> impl FnMut(Stage, Range<u32>) -> Result<Samples, CertificateError> {
+    let (mut pilot, mut certifying) = (Some(sampled.pilot), Some(sampled.certifying));
+    move |stage, range| {
+        let kept = if stage == Stage::Pilot { &mut pilot } else { &mut certifying };
+        let dimension = kept.as_ref().map_or(0, Samples::dimension);
+        let wanted = match kept.as_ref().map(Samples::count) {
+            // The whole of it is not copied.
+            Some(count) if range == (0..count) => kept.take(),
+            Some(_) => kept.as_ref().and_then(|kept| kept.slice(range)),
+            None => None,
+        };
+        wanted.ok_or(CertificateError::from(SampleError::Empty { dimension }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use retrievalguard::gallery::Metric;
+    use retrievalguard::{Alpha, Excess, NormBound, Sigma, TargetRadius};
+
+    use super::*;
+
+    fn gallery() -> Gallery {
+        let names = ["cat-1", "dog-1", "dog-2"].map(str::to_owned).to_vec();
+        let vectors = vec![1.0, 0.0, -1.0, 0.0, 0.0, -1.0];
+        Gallery::new(vectors, 2, names, &["cat", "dog", "dog"], Metric::Euclidean).unwrap()
+    }
+
+    fn procedure(certificates: &[CertificateName], target: Option<f64>) -> Procedure {
+        Procedure {
+            sigma: Sigma::new(0.25).unwrap(),
+            alpha: Alpha::new(0.01).unwrap(),
+            pilot: SampleCount::new(50).unwrap(),
+            samples: SampleCount::new(1000).unwrap(),
+            certificates: certificates.to_vec(),
+            top_k: 1,
+            target_radius: target.map(|radius| TargetRadius::new(radius).unwrap()),
+        }
+    }
+
+    /// Samples near the cat, each a little different from the one before.
+    fn near_cat(stage: Stage, range: Range<u32>) -> Result<Samples, CertificateError> {
+        let offset = if stage == Stage::Pilot { 0.5 } else { 0.0 };
+        let value = |sample: u32| ((f64::from(sample) + offset) * 0.618).fract() as f32;
+        let rows = range.flat_map(|sample| [0.8 + 0.1 * value(sample), 0.2 * value(sample) - 0.1]);
+        Ok(Samples::new(rows.collect(), 2, NormBound::UNIT, Excess::Refuse)?)
+    }
+
+    fn answer(procedure: &Procedure, gallery: &Gallery, relevant: Relevant<'_>) -> Answered {
+        let query = Query { relevant, excluded: &[] };
+        QueryCertifier::new(procedure, gallery).answer(&query, near_cat, |error| error).unwrap()
+    }
+
+    #[test]
+    fn the_label_is_known_or_what_the_pilot_retrieves() {
+        let (gallery, procedure) = (gallery(), procedure(&[CertificateName::HalfSpace], None));
+        let cat = gallery.label_named("cat");
+        for (relevant, label, certified) in [
+            (Relevant::Label("cat"), cat, true),
+            (Relevant::Item(0), None, true),
+            (Relevant::Retrieved(Retriever::Mean), cat, true),
+            (Relevant::Retrieved(Retriever::Vote), cat, true),
+            (Relevant::Label("dog"), gallery.label_named("dog"), false),
+            (Relevant::Label("cow"), None, false),
+        ] {
+            let answered = answer(&procedure, &gallery, relevant);
+            assert_eq!(answered.label, label, "{relevant:?}");
+            assert_eq!(answered.outcomes[0].verdict.radius().is_some(), certified, "{relevant:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_excluded_is_neither_right_nor_nearest() {
+        let (gallery, procedure) = (gallery(), procedure(&[CertificateName::HalfSpace], None));
+        let certifier = QueryCertifier::new(&procedure, &gallery);
+        let query = Query { relevant: Relevant::Retrieved(Retriever::Mean), excluded: &[0, 0] };
+        let answered = certifier.answer(&query, near_cat, |error| error);
+        // Among dogs alone nothing can go wrong, and nothing is proved.
+        assert!(matches!(answered, Err(CertificateError::NoNegatives)), "{answered:?}");
+        let nearest = certifier.nearest(&[0.9, 0.0], 5, &[0]).unwrap();
+        assert_eq!(nearest.iter().map(|found| found.row).collect::<Vec<_>>(), [2, 1]);
+    }
+
+    #[test]
+    fn every_certificate_of_the_procedure_answers_in_its_order() {
+        let names = [CertificateName::Vote, CertificateName::HalfSpace, CertificateName::PaperFrozen];
+        let (gallery, procedure) = (gallery(), procedure(&names, None));
+        let answered = answer(&procedure, &gallery, Relevant::Label("cat"));
+        assert_eq!(answered.outcomes.iter().map(|outcome| outcome.name).collect::<Vec<_>>(), names);
+        assert_eq!((answered.decision, answered.deeper.len()), (None, 0));
+    }
+
+    #[test]
+    fn a_target_radius_takes_fewer_samples_and_says_why_it_ended() {
+        let (gallery, procedure) = (gallery(), procedure(&[CertificateName::HalfSpace], Some(0.1)));
+        let answered = answer(&procedure, &gallery, Relevant::Label("cat"));
+        assert_eq!(answered.decision, Some(Decision::Reached));
+        assert!(answered.outcomes[0].samples < 1000, "{:?}", answered.outcomes);
+    }
+
+    #[test]
+    fn samples_that_are_there_already_give_the_answer_of_samples_that_are_drawn() {
+        let gallery = gallery();
+        for target in [None, Some(0.1), Some(5.0)] {
+            let procedure = procedure(&[CertificateName::HalfSpace], target);
+            let certifier = QueryCertifier::new(&procedure, &gallery);
+            let query = Query { relevant: Relevant::Retrieved(Retriever::Mean), excluded: &[] };
+            let pilot = near_cat(Stage::Pilot, 0..50).unwrap();
+            let certifying = near_cat(Stage::Certify, 0..1000).unwrap();
+            let there = certifier.answer_sampled(&query, SampledQuery { pilot, certifying }).unwrap();
+            let drawn = certifier.answer(&query, near_cat, |error| error).unwrap();
+            assert_eq!((there.outcomes, there.mean), (drawn.outcomes, drawn.mean), "{target:?}");
+        }
+    }
+
+    #[test]
+    fn a_growing_radius_is_told_from_the_pilot_to_the_answer() {
+        let (gallery, procedure) = (gallery(), procedure(&[CertificateName::HalfSpace], None));
+        let certifier = QueryCertifier::new(&procedure, &gallery);
+        let query = Query { relevant: Relevant::Retrieved(Retriever::Mean), excluded: &[] };
+        let (mut pilots, mut radii) = (0, Vec::new());
+        let tell = |sighting: Sighting<'_>| {
+            match sighting {
+                Sighting::Pilot { label, mean } => {
+                    assert!(radii.is_empty() && label.is_some() && mean.len() == 2);
+                    pilots += 1;
+                }
+                Sighting::Radius { outcome, .. } => radii.extend(outcome.verdict.radius()),
+            }
+            Ok(())
+        };
+        let answered = certifier.answer_growing(&query, near_cat, |error| error, tell).unwrap();
+        assert_eq!((pilots, answered.decision), (1, Some(Decision::Capped)));
+        assert!(radii.len() > 1 && radii.is_sorted(), "{radii:?}");
+        assert_eq!(answered.outcomes[0].verdict.radius(), radii.last().copied());
+    }
+
+    #[test]
+    fn errors_of_whoever_draws_come_through_as_they_are() {
+        let (gallery, procedure) = (gallery(), procedure(&[CertificateName::HalfSpace], None));
+        let certifier = QueryCertifier::new(&procedure, &gallery);
+        let query = Query { relevant: Relevant::Label("cat"), excluded: &[] };
+        let draw = |stage, range| match stage {
+            Stage::Pilot => near_cat(stage, range).map_err(|error| error.to_string()),
+            _ => Err("the disk is gone".to_owned()),
+        };
+        let ended = certifier.answer(&query, draw, |error| format!("refused: {error}"));
+        assert_eq!(ended.unwrap_err(), "the disk is gone");
+        let short = |stage, _| near_cat(stage, 0..10).map_err(|error| error.to_string());
+        let refused =
+            certifier.answer_growing(&query, short, |error| format!("refused: {error}"), |_| Ok(()));
+        assert!(refused.unwrap_err().starts_with("refused: "));
+        let wrapped: PipelineError = uncertified("cat.jpg")(CertificateError::NoNegatives);
+        assert_eq!(wrapped.to_string(), "query `cat.jpg` cannot be certified");
+    }
+}
