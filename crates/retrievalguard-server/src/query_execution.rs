@@ -1,24 +1,24 @@
-//! How a query is answered: pilot, label, certificate, answer.
+//! How the service answers a query: samples from the scheduler, certified as every query is, in the words of an answer.
 //!
 //! It runs on a thread of its own that mostly waits: for passes in the scheduler's queue, and for a permit whenever it has
-//! arithmetic to do. Sampling and certifying stay what they are in the method crate.
+//! arithmetic to do.
 
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use retrievalguard::certificate::{
-    AdaptiveOptions, AdaptiveTest, CertificateName, Certifier, Decision, GrowingOptions, GrowingTest,
-    SampledQuery, Verdict,
-};
-use retrievalguard::gallery::{Positives, Relevance};
+use retrievalguard::certificate::{CertificateName, Decision, GrowingOutcome, Verdict};
+use retrievalguard::gallery::Label;
 use retrievalguard::noise::Stage;
 use retrievalguard::{SampleCount, Samples, Seed, TargetRadius};
+use retrievalguard_encoder::pipeline::{Answered, Query, QueryCertifier, Relevant, Sighting};
+use retrievalguard_encoder::run::{Procedure, Retriever};
 
 use crate::admission::AdmissionSlot;
 use crate::answer::{Answer, DecisionWord, Guarantee, Hashes, Item, Milliseconds, Step, asking_again};
 use crate::gallery_writer::Snapshot;
 use crate::problem::Problem;
-use crate::scheduler::{PassError, Prepared, Ticket};
+use crate::scheduler::{Prepared, Ticket};
 use crate::settings::Guarantees;
 
 /// What is asked about one picture.
@@ -83,48 +83,18 @@ pub(crate) struct QueryExecution<'a> {
     pub(crate) slot: Option<&'a AdmissionSlot>,
 }
 
-impl QueryExecution<'_> {
+/// What a query is asked about: the label that its pilot retrieves.
+const QUERY: Query<'static> = Query { relevant: Relevant::Retrieved(Retriever::Mean), excluded: &[] };
+
+impl<'a> QueryExecution<'a> {
     /// One answer from a fixed number of samples, or from as many as a target radius takes.
     pub(crate) fn once(&self, request: &QueryRequest) -> Result<Answer, Problem> {
-        let started = Instant::now();
-        let pilot = self.pilot(request)?;
-        let gallery = self.snapshot.gallery();
-        let certifier = self.certifier();
-        let chosen = self.permits.take();
-        let (relevance, label) = choose(&certifier, &pilot)?;
-        let (verdict, decision, certifying) = match request.target {
-            Some(target) => {
-                let options = AdaptiveOptions::new(target, request.samples);
-                let mut test = AdaptiveTest::new(&certifier, &pilot, &relevance, &options)?;
-                drop(chosen);
-                let mut seen: Option<Samples> = None;
-                while let Some(range) = test.wants() {
-                    let more = self.draw(request, range)?;
-                    let _permit = self.permits.take();
-                    test.see(&more)?;
-                    match &mut seen {
-                        Some(seen) => seen.append(&more).map_err(PassError::from)?,
-                        None => seen = Some(more),
-                    }
-                }
-                let outcome = test.outcome();
-                (outcome.verdict, outcome.decision.into(), (outcome.samples, seen.unwrap_or(pilot)))
-            }
-            None => {
-                drop(chosen);
-                let certifying = self.draw(request, 0..request.samples.get())?;
-                let query = SampledQuery { pilot, certifying };
-                let _permit = self.permits.take();
-                let outcome = certifier.certify(CertificateName::HalfSpace, &query, &relevance)?;
-                (outcome.verdict, DecisionWord::Fixed, (outcome.samples, query.certifying))
-            }
-        };
-        let (samples, certifying) = certifying;
-        let _permit = self.permits.take();
-        let nearest = gallery.nearest(&certifying.mean(), request.top_k, |_| &[]);
-        let nearest = nearest.map_err(|error| Problem::unprocessable(error.to_string()))?.remove(0);
-        let items = Item::list(self.snapshot, &nearest);
-        Ok(self.answer(request, started, verdict, label, (samples, decision), items))
+        let (started, procedure) = (Instant::now(), self.procedure(request));
+        let certifier = QueryCertifier::new(&procedure, self.snapshot.gallery());
+        let mut permit = None;
+        let draw = |stage, range| self.draw(request, &mut permit, stage, range);
+        let answered = certifier.answer(&QUERY, draw, Problem::from)?;
+        self.finish(request, started, &certifier, answered)
     }
 
     /// An answer whose radius grows while samples come in; `report` hears of every step.
@@ -133,86 +103,98 @@ impl QueryExecution<'_> {
         request: &QueryRequest,
         report: &mut dyn FnMut(QueryProgress),
     ) -> Result<Answer, Problem> {
-        let started = Instant::now();
-        let pilot = self.pilot(request)?;
-        let gallery = self.snapshot.gallery();
-        let certifier = self.certifier();
-        let chosen = self.permits.take();
-        let (relevance, label) = choose(&certifier, &pilot)?;
-        let nearest = |mean: &[f64]| {
-            let found = gallery.nearest(mean, request.top_k, |_| &[]);
-            let found = found.map_err(|error| Problem::unprocessable(error.to_string()))?.remove(0);
-            Ok::<_, Problem>(Item::list(self.snapshot, &found))
+        let (started, procedure) = (Instant::now(), self.procedure(request));
+        let certifier = QueryCertifier::new(&procedure, self.snapshot.gallery());
+        let mut permit = None;
+        let draw = |stage, range| self.draw(request, &mut permit, stage, range);
+        let tell = |sighting: Sighting<'_>| {
+            match sighting {
+                Sighting::Pilot { label, mean } => {
+                    let items = self.items(&certifier, mean, request.top_k)?;
+                    let open = (0, DecisionWord::Open);
+                    let label = self.label_name(label);
+                    let first = self.answer(request, started, Verdict::Abstained, label, open, items);
+                    report(QueryProgress::First(Box::new(first)));
+                }
+                Sighting::Radius { label, outcome } => {
+                    report(QueryProgress::Step(self.step(started, label, outcome)));
+                }
+            }
+            Ok(())
         };
-        let options = GrowingOptions { target: request.target, ..GrowingOptions::new(request.samples) };
-        let items = nearest(&pilot.mean())?;
-        let open = (0, DecisionWord::Open);
-        report(QueryProgress::First(Box::new(self.answer(
-            request,
-            started,
-            Verdict::Abstained,
-            label.clone(),
-            open,
-            items,
-        ))));
-        let mut test = GrowingTest::new(&certifier, &pilot, &relevance, &options)?;
-        drop(chosen);
-        while let Some(range) = test.wants() {
-            let samples = self.draw(request, range)?;
-            let permit = self.permits.take();
-            test.see(&samples)?;
-            drop(permit);
-            let outcome = test.outcome();
-            let guarantee =
-                Guarantee::new(outcome.verdict, label.as_deref(), self.guarantees, outcome.samples);
-            report(QueryProgress::Step(Step {
-                samples: outcome.samples,
-                verdict: guarantee.verdict,
-                label: guarantee.label,
-                radius: guarantee.radius,
-                unbounded: guarantee.unbounded,
-                statement: guarantee.statement,
-                milliseconds: milliseconds(started),
-            }));
+        let answered = certifier.answer_growing(&QUERY, draw, Problem::from, tell)?;
+        self.finish(request, started, &certifier, answered)
+    }
+
+    fn procedure(&self, request: &QueryRequest) -> Procedure {
+        Procedure {
+            sigma: self.guarantees.sigma,
+            alpha: self.guarantees.alpha,
+            pilot: self.guarantees.pilot,
+            samples: request.samples,
+            certificates: vec![CertificateName::HalfSpace],
+            top_k: 1,
+            target_radius: request.target,
         }
-        let outcome = test.outcome();
-        let _permit = self.permits.take();
-        let items = nearest(&test.mean())?;
-        let decision = match (outcome.decision, request.target) {
-            // Without a target the cap is the number that was asked for.
-            (Decision::Capped, None) => DecisionWord::Fixed,
-            (decision, _) => decision.into(),
-        };
-        let cost = (outcome.samples, decision);
-        Ok(self.answer(request, started, outcome.verdict, label, cost, items))
     }
 
-    fn certifier(&self) -> Certifier<'_> {
-        Certifier::new(self.snapshot.gallery(), self.guarantees.sigma, self.guarantees.alpha)
-    }
-
-    fn pilot(&self, request: &QueryRequest) -> Result<Samples, Problem> {
-        let count = self.guarantees.pilot.get();
-        self.sample(request, Stage::Pilot, 0..count)
-    }
-
-    fn draw(&self, request: &QueryRequest, range: std::ops::Range<u32>) -> Result<Samples, Problem> {
-        self.sample(request, Stage::Certify, range)
-    }
-
-    fn sample(
+    /// Draws samples. The permit for arithmetic goes back while it waits for them, and is taken again with them.
+    fn draw(
         &self,
         request: &QueryRequest,
+        permit: &mut Option<Permit<'a>>,
         stage: Stage,
-        range: std::ops::Range<u32>,
+        range: Range<u32>,
     ) -> Result<Samples, Problem> {
+        *permit = None;
         let count = range.len() as u64;
-        let samples =
-            self.ticket.samples(&request.picture, (self.guarantees.sigma, request.seed), stage, range)?;
+        let noise = (self.guarantees.sigma, request.seed);
+        let samples = self.ticket.samples(&request.picture, noise, stage, range)?;
         if let Some(slot) = self.slot {
             slot.spend(count);
         }
+        *permit = Some(self.permits.take());
         Ok(samples)
+    }
+
+    /// The answer to a query that is certified.
+    fn finish(
+        &self,
+        request: &QueryRequest,
+        started: Instant,
+        certifier: &QueryCertifier<'_>,
+        answered: Answered,
+    ) -> Result<Answer, Problem> {
+        let Answered { label, outcomes, decision, mean, .. } = answered;
+        let outcome = outcomes.into_iter().next();
+        let outcome = outcome.ok_or_else(|| Problem::internal("a query has no certificate"))?;
+        let items = self.items(certifier, &mean, request.top_k)?;
+        // Without a target the cap is the number that was asked for.
+        let decision = decision.filter(|&decision| request.target.is_some() || decision != Decision::Capped);
+        let decision = decision.map_or(DecisionWord::Fixed, DecisionWord::from);
+        let cost = (outcome.samples, decision);
+        Ok(self.answer(request, started, outcome.verdict, self.label_name(label), cost, items))
+    }
+
+    fn items(
+        &self,
+        certifier: &QueryCertifier<'_>,
+        mean: &[f64],
+        count: usize,
+    ) -> Result<Vec<Item>, Problem> {
+        Ok(Item::list(self.snapshot, &certifier.nearest(mean, count, &[])?))
+    }
+
+    fn label_name(&self, label: Option<Label>) -> Option<String> {
+        label.map(|label| self.snapshot.gallery().label_name(label).to_owned())
+    }
+
+    fn step(&self, started: Instant, label: Option<Label>, outcome: GrowingOutcome) -> Step {
+        let (label, samples) = (self.label_name(label), outcome.samples);
+        let Guarantee { verdict, label, radius, unbounded, statement } =
+            Guarantee::new(outcome.verdict, label.as_deref(), self.guarantees, samples);
+        let milliseconds = milliseconds(started);
+        Step { samples, verdict, label, radius, unbounded, statement, milliseconds }
     }
 
     fn answer(
@@ -253,14 +235,6 @@ impl QueryExecution<'_> {
             request_id: request.request_id.clone(),
         }
     }
-}
-
-/// What the pilot retrieves is what gets certified.
-fn choose(certifier: &Certifier<'_>, pilot: &Samples) -> Result<(Relevance, Option<String>), Problem> {
-    let gallery = certifier.gallery();
-    let label = certifier.retrieve(pilot, &[])?.map(|found| gallery.label(found.row));
-    let relevance = Relevance::new(label.map_or(Positives::Absent, Positives::Label), vec![]);
-    Ok((relevance, label.map(|label| gallery.label_name(label).to_owned())))
 }
 
 pub(crate) fn milliseconds(started: Instant) -> f64 {
