@@ -426,6 +426,7 @@ fn an_end_is_heard_while_all_connections_are_taken() {
     let mut watchers: Vec<TcpStream> = (0..4)
         .map(|_| {
             let mut stream = TcpStream::connect(&address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let id = job["id"].as_str().unwrap();
             let head = format!("GET /v1/jobs/{id}/events HTTP/1.1\r\nhost: {address}\r\n\r\n");
             stream.write_all(head.as_bytes()).unwrap();
