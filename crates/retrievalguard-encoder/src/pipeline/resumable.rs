@@ -71,14 +71,12 @@ impl<'a> ResumableRun<'a> {
         if let Some(folder) = self.journal.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
         }
-        let (journal, outcomes) = self.replay()?;
+        let Replayed { journal, outcomes } = self.replay()?;
         Ok(OpenRun { run: self, journal, outcomes })
     }
 
-    /// The journal with what it holds, each outcome in its place.
-    fn replay<T: DeserializeOwned>(
-        &self,
-    ) -> Result<(Journal, Vec<Option<PictureOutcome<T>>>), PipelineError> {
+    /// Reads the journal, each outcome into its place.
+    fn replay<T: DeserializeOwned>(&self) -> Result<Replayed<T>, PipelineError> {
         let key = Digest::of_json(self.description);
         let Opened { journal, records, .. } = Journal::open_or_create(self.journal, key, self.description)?;
         let mut outcomes: Vec<_> = (0..self.pictures).map(|_| None).collect();
@@ -93,8 +91,15 @@ impl<'a> ResumableRun<'a> {
             };
             *outcomes.get_mut(position).ok_or_else(wrong)? = outcome;
         }
-        Ok((journal, outcomes))
+        Ok(Replayed { journal, outcomes })
     }
+}
+
+/// A journal and what it holds.
+struct Replayed<T> {
+    journal: Journal,
+    /// By position; none where a picture is still to be done.
+    outcomes: Vec<Option<PictureOutcome<T>>>,
 }
 
 /// A run whose journal is open.
@@ -141,7 +146,7 @@ impl<T: Serialize + DeserializeOwned> OpenRun<'_, T> {
         })?;
         drop(journal);
         // What was written is what is read: the result comes from the journal alone.
-        let (journal, outcomes) = run.replay()?;
+        let Replayed { journal, outcomes } = run.replay()?;
         let done = outcomes.iter().flatten().count();
         let outcomes: Option<Vec<_>> = outcomes.into_iter().collect();
         let outcomes = outcomes.ok_or(Stopped { done, total: run.pictures })?;
