@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use gradients::{BlackBox, InputGradients, Mode, NoisyCopies};
 pub use judge::{Judge, Judging};
-pub use summary::{AttackFault, AttackSummary, Rates, SURPRISE, caution};
+pub use summary::{AttackFault, AttackSummary, Rates, caution};
 
 use crate::certificate::{CertificateError, Certifier};
 use crate::gallery::{Gallery, Relevance, SearchError};

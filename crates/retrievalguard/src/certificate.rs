@@ -51,8 +51,9 @@ use serde::{Deserialize, Serialize};
 pub use adaptive::{AdaptiveOptions, AdaptiveOutcome, AdaptiveRun, AdaptiveTest, Decision, Rule};
 pub use explain::{Explanation, Step, StepValue, statement_in_words};
 pub use growing::{GrowingOptions, GrowingOutcome, GrowingTest};
+pub(crate) use half_space::HalfSpacePlan;
 pub(crate) use half_space::weaker;
-pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome, HalfSpacePlan};
+pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome};
 pub use half_space_mean::half_space_mean_radius;
 use paper::Statement;
 pub use paper::{
@@ -63,7 +64,6 @@ pub(crate) use pilot_choice::smallest_promises;
 pub use radius::{Radius, round_down};
 pub use rows::{Outputs, RowsError, SampleRole};
 pub use similarity::Similarity;
-pub use vote::Ballot;
 
 use crate::gallery::{Gallery, Neighbour, Relevance, RowRelevance, SearchError};
 use crate::{Alpha, ParameterError, SampleCount, SampleError, Samples, Sigma};

@@ -253,13 +253,8 @@ impl Gallery {
     }
 
     /// Squared norm `‖v‖²` of a stored vector, summed in `f64`; panics if there is no such row.
-    pub fn squared_norm(&self, row: usize) -> f64 {
+    pub(crate) fn squared_norm(&self, row: usize) -> f64 {
         self.squared_norms[row]
-    }
-
-    /// Squared norms of all stored vectors, summed in `f64`.
-    pub fn squared_norms(&self) -> &[f64] {
-        &self.squared_norms
     }
 
     /// Label of a row; panics if there is no such row.

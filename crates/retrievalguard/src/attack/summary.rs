@@ -5,7 +5,7 @@ use crate::normal::Probability;
 use crate::{Alpha, binomial};
 
 /// Breaks inside the radii that are less likely than this under true certificates condemn the run.
-pub const SURPRISE: f64 = 1e-3;
+const SURPRISE: f64 = 1e-3;
 
 /// Plain retrievals that must have been attacked before finding none broken condemns the attack.
 const ENOUGH_PLAIN: usize = 5;
@@ -131,7 +131,7 @@ impl AttackSummary {
     /// certified and wrong with probability `alpha` at most, but one that is known to be certified may be wrong more
     /// often. A break that is none is proved with probability `judge_alpha` at most, and queries have independent noise.
     /// So the breaks inside are at most as many as `Bin(asked, alpha + judge_alpha)`, and a number whose tail is below
-    /// [`SURPRISE`] cannot be explained by chance.
+    /// 0.001 cannot be explained by chance.
     pub fn fault(&self, asked: usize, alpha: Alpha, judge_alpha: Alpha) -> Option<AttackFault> {
         let probability = self.chance(asked, alpha, judge_alpha);
         if !self.inside.is_empty() && probability < SURPRISE {

@@ -69,7 +69,7 @@ impl HalfSpaceOutcome {
 
 /// Everything the pilot decided about one query; certifying samples are judged by it and change nothing in it.
 #[derive(Clone, Debug)]
-pub struct HalfSpacePlan<'a> {
+pub(crate) struct HalfSpacePlan<'a> {
     pub(crate) certifier: Certifier<'a>,
     visible: VisibleRows,
     pub(crate) dangerous: Vec<DangerousNegative>,
@@ -113,7 +113,7 @@ impl<'a> Certifier<'a> {
     }
 
     /// Decides on the pilot how `samples` certifying samples will be judged.
-    pub fn plan_half_space(
+    pub(crate) fn plan_half_space(
         &self,
         pilot: &Samples,
         relevance: &Relevance,
@@ -232,7 +232,7 @@ const BEATEN: Radius = Radius::Finite(f64::NEG_INFINITY);
 
 impl HalfSpacePlan<'_> {
     /// Judges certifying samples at the certifier's `α`.
-    pub fn certify(&self, samples: &Samples) -> Result<HalfSpaceOutcome, CertificateError> {
+    pub(crate) fn certify(&self, samples: &Samples) -> Result<HalfSpaceOutcome, CertificateError> {
         self.certify_at(samples, self.certifier.alpha)
     }
 
@@ -240,7 +240,11 @@ impl HalfSpacePlan<'_> {
     ///
     /// Section 2.5: for `R_j` every negative is tested at `α/j`; the j-th smallest of the radii then exceeds the true
     /// one only if one of the j truly smallest was overestimated.
-    pub fn certify_at(&self, samples: &Samples, alpha: Alpha) -> Result<HalfSpaceOutcome, CertificateError> {
+    pub(crate) fn certify_at(
+        &self,
+        samples: &Samples,
+        alpha: Alpha,
+    ) -> Result<HalfSpaceOutcome, CertificateError> {
         self.judge(samples, alpha, alpha)
     }
 

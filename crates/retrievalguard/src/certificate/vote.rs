@@ -16,13 +16,13 @@ use crate::{Samples, Sigma};
 
 /// How the noisy copies of one query voted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ballot {
+struct Ballot {
     /// Votes for the answer in question; a tie with a wrong item is a vote against it.
-    pub right: u32,
+    right: u32,
     /// Votes for the wrong answer that got most of them.
-    pub rival: u32,
+    rival: u32,
     /// Number of votes.
-    pub total: u32,
+    total: u32,
 }
 
 /// Which of the two bounds serves; decided on the pilot.
@@ -52,22 +52,7 @@ impl Rule {
 
 impl Certifier<'_> {
     /// Counts the votes of a set of samples for the answer in question.
-    ///
-    /// ```
-    /// use retrievalguard::certificate::{Ballot, Certifier};
-    /// use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
-    /// use retrievalguard::{Alpha, Excess, NormBound, Samples, Sigma};
-    ///
-    /// let names = |word: &str| vec![format!("{word} 0"), format!("{word} 1")];
-    /// let gallery = Gallery::new(vec![1.0, 0.0, -1.0, 0.0], 2, names("item"), &names("label"), Metric::Euclidean)?;
-    /// let samples = Samples::new(vec![0.9, 0.0, 0.8, 0.1, -0.7, 0.0], 2, NormBound::UNIT, Excess::Refuse)?;
-    /// let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
-    /// let ballot = certifier.ballot(&samples, &Relevance::new(Positives::Item(0), vec![]))?;
-    /// assert_eq!(ballot, Ballot { right: 2, rival: 1, total: 3 });
-    /// assert_eq!(certifier.elect(&samples, &[])?, gallery.label_named("label 0"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn ballot(&self, samples: &Samples, relevance: &Relevance) -> Result<Ballot, CertificateError> {
+    fn ballot(&self, samples: &Samples, relevance: &Relevance) -> Result<Ballot, CertificateError> {
         self.check_dimension(samples)?;
         let nearest = self.gallery.nearest_positive_and_negative(samples.values(), |_| relevance)?;
         let mut right = 0;
@@ -178,6 +163,21 @@ fn vote_radius(rule: Rule, ballot: &Ballot, alpha: f64, sigma: Sigma) -> (f64, f
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gallery::{Gallery, Metric};
+    use crate::{Alpha, Excess, NormBound};
+
+    #[test]
+    fn every_sample_votes_for_the_item_that_it_is_nearest_to() {
+        let names = |word: &str| vec![format!("{word} 0"), format!("{word} 1")];
+        let (items, labels) = (names("item"), names("label"));
+        let gallery = Gallery::new(vec![1.0, 0.0, -1.0, 0.0], 2, items, &labels, Metric::Euclidean).unwrap();
+        let values = vec![0.9, 0.0, 0.8, 0.1, -0.7, 0.0];
+        let samples = Samples::new(values, 2, NormBound::UNIT, Excess::Refuse).unwrap();
+        let certifier = Certifier::new(&gallery, Sigma::new(0.25).unwrap(), Alpha::new(0.01).unwrap());
+        let ballot = certifier.ballot(&samples, &Relevance::new(Positives::Item(0), vec![])).unwrap();
+        assert_eq!(ballot, Ballot { right: 2, rival: 1, total: 3 });
+        assert_eq!(certifier.elect(&samples, &[]).unwrap(), gallery.label_named("label 0"));
+    }
 
     #[test]
     fn both_rules_follow_their_formulas() {

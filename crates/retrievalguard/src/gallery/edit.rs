@@ -19,7 +19,7 @@ impl Gallery {
     /// The gallery without some rows and with items behind the others: what [`Gallery::new`] makes of that list, bit for bit.
     ///
     /// Kept vectors are copied as they are and the sorted indexes are merged, so that an edit costs little more than a copy.
-    pub fn edited(&self, removed: &[usize], added: Vec<NewItem>) -> Result<Self, GalleryError> {
+    pub(crate) fn edited(&self, removed: &[usize], added: Vec<NewItem>) -> Result<Self, GalleryError> {
         let mut keeps = vec![true; self.len()];
         for &row in removed {
             *keeps.get_mut(row).ok_or(GalleryError::NoSuchRow { row, items: self.len() })? = false;

@@ -66,9 +66,4 @@ impl Relevance {
         };
         if positive { RowRelevance::Positive } else { RowRelevance::Negative }
     }
-
-    /// Whether a row is a right answer that the search may give.
-    pub fn is_positive(&self, gallery: &Gallery, row: usize) -> bool {
-        self.of_row(gallery, row) == RowRelevance::Positive
-    }
 }

@@ -18,7 +18,7 @@ enum Choice {
 
 impl InstructionSet {
     /// What the compiler may assume everywhere: SSE2 on x86-64, NEON on 64-bit ARM.
-    pub const PORTABLE: InstructionSet = InstructionSet(Choice::Portable);
+    pub(crate) const PORTABLE: InstructionSet = InstructionSet(Choice::Portable);
 
     /// The widest vectors this processor has; the standard library remembers what it detected.
     pub fn fastest() -> Self {

@@ -168,11 +168,6 @@ impl AtomicFile {
         Ok(Self { path: path.to_owned(), writer: BufWriter::new(file), replacement })
     }
 
-    /// The name that the file will have.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Brings the bytes to the disk and gives the file its name.
     pub fn commit(self) -> Result<(), WriteError> {
         let Self { path, writer, replacement } = self;

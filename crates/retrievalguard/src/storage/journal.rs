@@ -267,11 +267,6 @@ impl Journal {
         self.records
     }
 
-    /// Where the journal is.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Deletes the journal, once what it was kept for is safe elsewhere.
     pub fn remove(self) -> Result<(), WriteError> {
         fs::remove_file(&self.path).map_err(|error| WriteError::new(&self.path, error))

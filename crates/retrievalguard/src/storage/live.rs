@@ -60,9 +60,8 @@ use super::journal::{Journal, Opened};
 use super::manifest::{GalleryDirectory, StorageError};
 use crate::gallery::{GalleryError, NewItem};
 
-pub use anchor::ANCHOR;
-pub(super) use anchor::Anchor;
 use anchor::AnchorFile;
+pub(super) use anchor::{ANCHOR, Anchor};
 use batch::Batch;
 pub use snapshot::Snapshot;
 pub(super) use snapshot::Written;
@@ -71,13 +70,13 @@ pub(super) use writes::{count_writes, hold_empty, remove_empty, with_writes};
 use writes::{finish, open_writes};
 
 /// The journal of writes, in the gallery's directory.
-pub const WRITES: &str = "writes.journal";
+pub(super) const WRITES: &str = "writes.journal";
 
 /// The folder of added pictures, in the gallery's directory.
-pub const PICTURES: &str = "pictures";
+const PICTURES: &str = "pictures";
 
 /// Longest identity or label of an added item, in bytes.
-pub const NAME_LIMIT: usize = 1 << 12;
+const NAME_LIMIT: usize = 1 << 12;
 
 /// One change of a gallery.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,19 +187,9 @@ impl LiveGallery {
         Arc::clone(&self.current)
     }
 
-    /// Where the gallery is.
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     /// Stands for the gallery as it was made and every write to it, in order; the same after opening it again.
     pub fn version(&self) -> Digest {
         self.current.version()
-    }
-
-    /// Whether an item was added after the gallery had been made.
-    pub fn is_added(&self, row: usize) -> bool {
-        self.current.is_added(row)
     }
 
     /// Makes changes, in order, each in view of those before it; what is refused is answered for itself.

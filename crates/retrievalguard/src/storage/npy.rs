@@ -237,7 +237,7 @@ pub fn read_matrix(path: &Path) -> Result<Matrix, NpyError> {
 }
 
 /// Reads an array from something that holds exactly `size` bytes; `path` only names it in errors.
-pub fn read_from(reader: &mut impl Read, size: u64, path: &Path) -> Result<Array, NpyError> {
+pub(super) fn read_from(reader: &mut impl Read, size: u64, path: &Path) -> Result<Array, NpyError> {
     let (header, header_size) = Header::read(reader, size, path)?;
     let overflow = || NpyError::ShapeOverflow { path: path.to_owned(), shape: header.shape.clone() };
     let elements = header.elements().ok_or_else(overflow)?;
@@ -283,16 +283,6 @@ pub fn read_from(reader: &mut impl Read, size: u64, path: &Path) -> Result<Array
 pub fn write_f32(path: &Path, shape: &[usize], values: &[f32]) -> Result<(), WriteError> {
     let mut file = AtomicFile::create(path)?;
     write_f32_to(&mut file, shape, values).map_err(|error| WriteError::new(path, error))?;
-    file.commit()
-}
-
-/// Writes double-precision numbers, last axis fastest, as a version 1 file.
-///
-/// Panics if the shape does not have as many elements as there are values.
-pub fn write_f64(path: &Path, shape: &[usize], values: &[f64]) -> Result<(), WriteError> {
-    let mut file = AtomicFile::create(path)?;
-    let bytes = values.iter().map(|value| value.to_le_bytes());
-    write_values(&mut file, "<f8", shape, bytes).map_err(|error| WriteError::new(path, error))?;
     file.commit()
 }
 

@@ -73,7 +73,7 @@ pub use self::write::{ShardItem, ShardOptions, ShardWriter};
 /// Version of the layout of a sharded gallery.
 ///
 /// In format 1 the manifest does not hold a digest of itself; it is read all the same.
-pub const SHARDS_FORMAT: u32 = 2;
+const SHARDS_FORMAT: u32 = 2;
 
 const MANIFEST: &str = "shards.json";
 const LABEL_NAMES: &str = "labels.jsonl";
@@ -193,7 +193,7 @@ impl From<WriteError> for ShardsError {
 /// What a sharded gallery is and what it was made from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShardsManifest {
-    /// Version of the layout, [`SHARDS_FORMAT`].
+    /// Version of the layout.
     pub format: u32,
     /// Version of the tool that wrote it.
     pub tool: String,

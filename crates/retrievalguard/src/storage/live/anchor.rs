@@ -22,7 +22,7 @@ use crate::storage::digest::Digest;
 use crate::storage::manifest::StorageError;
 
 /// The anchor of the journal of writes, in the gallery's directory.
-pub const ANCHOR: &str = "writes.anchor";
+pub(in crate::storage) const ANCHOR: &str = "writes.anchor";
 
 const TITLE: &str = "retrievalguard anchor 1";
 

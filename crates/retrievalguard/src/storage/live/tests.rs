@@ -98,7 +98,7 @@ fn what_was_written_is_there_when_it_is_opened_again_and_for_every_reader() {
         let identities: Vec<&str> =
             (0..stored.gallery.len()).map(|row| stored.gallery.identity(row)).collect();
         assert_eq!(identities, ["kätzchen \"2\"", "cat 1", "new\n\"2\"", "new 1"]);
-        assert_eq!([0, 1, 2, 3].map(|row| live.is_added(row)), [false, true, true, true]);
+        assert_eq!([0, 1, 2, 3].map(|row| live.snapshot().is_added(row)), [false, true, true, true]);
         assert_eq!(stored.gallery.label_count(), 3);
     }
 }
