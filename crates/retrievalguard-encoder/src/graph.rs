@@ -31,7 +31,8 @@ mod flow;
 mod read;
 mod tensor;
 
-pub use flow::{Flow, GraphError, Source};
+pub use flow::GraphError;
+pub(crate) use flow::{Flow, Source};
 pub use read::MOST_PARTS;
 pub use tensor::{Tensor, TensorError, Values};
 

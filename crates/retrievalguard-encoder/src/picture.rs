@@ -50,7 +50,7 @@ impl PictureFormat {
     }
 
     /// Whether the file's name ends like a picture of one of the formats.
-    pub fn has_picture_name(path: &Path) -> bool {
+    pub(crate) fn has_picture_name(path: &Path) -> bool {
         path.extension().and_then(|ending| ending.to_str()).is_some_and(|ending| {
             ["jpg", "jpeg", "png", "webp"].iter().any(|known| ending.eq_ignore_ascii_case(known))
         })

@@ -258,15 +258,6 @@ fn reach(weights: &Weights) -> Range<usize> {
 }
 
 impl Preparation {
-    /// The size of every prepared picture, if it does not depend on the picture.
-    pub fn fixed_size(&self) -> Option<Size> {
-        match (self.crop, self.resize) {
-            (Some(size), _) => Some(size),
-            (None, Resize::Exact { height, width }) => Some(Size { height, width }),
-            (None, Resize::Shorter(_) | Resize::Keep) => None,
-        }
-    }
-
     /// Height and width after resizing.
     fn resized(&self, width: usize, height: usize) -> (usize, usize) {
         match self.resize {

@@ -85,18 +85,6 @@ impl NamedSplit {
         }
     }
 
-    /// How many classes the split of the published data set has.
-    pub fn published_classes(self) -> Option<usize> {
-        match self {
-            Self::Train | Self::Validation | Self::Test => None,
-            Self::CubTrain | Self::CubTest => Some(100),
-            Self::CarsTrain | Self::CarsTest => Some(98),
-            Self::ProductsTrain => Some(11_318),
-            Self::ProductsTest => Some(11_316),
-            Self::ProductsPaper => Some(1_000),
-        }
-    }
-
     /// The mark that its records bear.
     pub fn split(self) -> Split {
         match self {

@@ -150,11 +150,11 @@ impl<'g> Walk<'g, '_> {
         }
         let unknown = |why: &str| Err(Blame { node: None, fault: Fault::Unknown(why.to_owned()) });
         match self.flow.source(name) {
-            Some(Source::Input(_)) if name == self.question.input => Ok(self.pictures.clone()),
+            Some(Source::Input) if name == self.question.input => Ok(self.pictures.clone()),
             Some(Source::Initializer(tensor)) => Ok(Fact::of_tensor(tensor)),
             Some(Source::Sparse) => Ok(Fact::constant(None)),
-            Some(Source::Input(_)) => unknown("it takes another input of the graph"),
-            Some(Source::Node(..)) | None => unknown("what it takes was not followed"),
+            Some(Source::Input) => unknown("it takes another input of the graph"),
+            Some(Source::Node(_)) | None => unknown("what it takes was not followed"),
         }
     }
 
@@ -237,7 +237,7 @@ impl<'g> Walk<'g, '_> {
             (name, node.map_or("output", |node| node.operator.as_str()).to_owned())
         };
         let last = match self.flow.source(self.question.output) {
-            Some(Source::Node(place, _)) => Some(place),
+            Some(Source::Node(place)) => Some(place),
             _ => None,
         };
         let blame = match self.finding(self.question.output) {

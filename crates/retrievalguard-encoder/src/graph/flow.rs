@@ -42,44 +42,46 @@ pub enum GraphError {
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug)]
-pub enum Source<'g> {
-    /// The caller gives it: which of the graph's inputs.
-    Input(usize),
+pub(crate) enum Source<'g> {
+    /// The caller gives it.
+    Input,
     /// It is a constant.
     Initializer(&'g Tensor),
     /// It is a constant that is stored as a sparse tensor.
     Sparse,
-    /// An operator makes it: which node, and which of its outputs.
-    Node(usize, usize),
+    /// An operator makes it: which node.
+    Node(usize),
 }
 
 /// A graph with its names resolved.
 #[derive(Debug)]
-pub struct Flow<'g> {
+pub(crate) struct Flow<'g> {
     graph: &'g Graph,
     sources: HashMap<&'g str, Source<'g>>,
 }
 
 impl<'g> Flow<'g> {
     /// Resolves the names; every name must be made once.
-    pub fn new(graph: &'g Graph) -> Result<Self, GraphError> {
+    pub(crate) fn new(graph: &'g Graph) -> Result<Self, GraphError> {
         let mut sources: HashMap<&str, Source<'_>> = HashMap::new();
-        for (place, input) in graph.inputs.iter().enumerate() {
-            if sources.insert(&input.name, Source::Input(place)).is_some() {
+        for input in &graph.inputs {
+            if sources.insert(&input.name, Source::Input).is_some() {
                 return Err(GraphError::Twice { name: input.name.clone() });
             }
         }
         // An initialiser under the name of an input is that input's value unless a caller gives another.
         for tensor in &graph.initializers {
             let before = sources.insert(&tensor.name, Source::Initializer(tensor));
-            if !matches!(before, None | Some(Source::Input(_))) {
+            if !matches!(before, None | Some(Source::Input)) {
                 return Err(GraphError::Twice { name: tensor.name.clone() });
             }
         }
         let sparse = graph.sparse_initializers.iter().map(|name| (name, Source::Sparse));
-        let nodes = graph.nodes.iter().enumerate().flat_map(|(place, node)| {
-            node.outputs.iter().enumerate().map(move |(output, name)| (name, Source::Node(place, output)))
-        });
+        let nodes = graph
+            .nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(place, node)| node.outputs.iter().map(move |name| (name, Source::Node(place))));
         for (name, source) in sparse.chain(nodes).filter(|(name, _)| !name.is_empty()) {
             if sources.insert(name, source).is_some() {
                 return Err(GraphError::Twice { name: name.clone() });
@@ -89,18 +91,18 @@ impl<'g> Flow<'g> {
     }
 
     /// Where the value of this name comes from.
-    pub fn source(&self, name: &str) -> Option<Source<'g>> {
+    pub(crate) fn source(&self, name: &str) -> Option<Source<'g>> {
         self.sources.get(name).copied()
     }
 
     /// The nodes that the value of this name depends on, every node after those whose outputs it takes.
     ///
     /// What branches of a node take from outside counts as taken by the node.
-    pub fn order(&self, output: &str) -> Result<Vec<usize>, GraphError> {
+    pub(crate) fn order(&self, output: &str) -> Result<Vec<usize>, GraphError> {
         let last = match self.source(output) {
             None => return Err(GraphError::Output { name: output.to_owned() }),
-            Some(Source::Node(node, _)) => node,
-            Some(Source::Input(_) | Source::Initializer(_) | Source::Sparse) => return Ok(Vec::new()),
+            Some(Source::Node(node)) => node,
+            Some(Source::Input | Source::Initializer(_) | Source::Sparse) => return Ok(Vec::new()),
         };
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {
@@ -125,12 +127,12 @@ impl<'g> Flow<'g> {
             node.subgraphs().for_each(|graph| taken(graph, &mut names));
             for name in names.into_iter().filter(|name| !name.is_empty()) {
                 match self.source(name) {
-                    Some(Source::Node(before, _)) => match marks[before] {
+                    Some(Source::Node(before)) => match marks[before] {
                         Mark::New => stack.push(before),
                         Mark::Open => return Err(circle(&self.graph.nodes[before])),
                         Mark::Done => {}
                     },
-                    Some(Source::Input(_) | Source::Initializer(_) | Source::Sparse) => {}
+                    Some(Source::Input | Source::Initializer(_) | Source::Sparse) => {}
                     None if node.inputs.iter().any(|input| input == name) => {
                         return Err(GraphError::Missing {
                             node: node.label().to_owned(),

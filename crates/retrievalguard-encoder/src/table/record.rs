@@ -105,7 +105,7 @@ impl TableRecord {
     }
 
     /// Checks every recorded file of a directory that is still there against its digest.
-    pub fn check_files(&self, folder: &Path) -> Result<(), TableError> {
+    pub(crate) fn check_files(&self, folder: &Path) -> Result<(), TableError> {
         for (name, &wanted) in &self.files {
             let path = folder.join(name);
             match Digest::of_file(&path) {
