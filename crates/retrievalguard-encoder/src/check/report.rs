@@ -32,7 +32,7 @@ pub struct Comparison {
     pub picture: usize,
 }
 
-/// What [`check_model`] found.
+/// What [`check_model`](super::check_model) found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelReport {
     /// How many pictures were run.
