@@ -11,7 +11,7 @@ use retrievalguard::certificate::{
 };
 use retrievalguard::gallery::Neighbour;
 use retrievalguard::{Excess, NormBound, SampleCount, SampleError, Samples};
-use retrievalguard_encoder::pipeline::{self, Answered, QueryCertifier, Relevant};
+use retrievalguard_encoder::pipeline::{self, Answered, QueryCertifier, Relevant, check_depth};
 use retrievalguard_encoder::run::{Procedure, Retriever};
 use retrievalguard_encoder::work::{Stopped, WorkQueue};
 
@@ -163,14 +163,7 @@ impl<'a> Checked<'a> {
         gallery.check(sigma, gallery.vectors.dimension(), norm_bound)?;
         let behind = settings.gallery_samples.map(parameters::sample_count).transpose()?;
         let target = settings.target_radius.map(parameters::target_radius).transpose()?;
-        if (target.is_some() || settings.top_k > 1) && names != [CertificateName::HalfSpace] {
-            return Err(refused(
-                "target_radius and top_k apply to half-space only, wanted no other certificate",
-            ));
-        }
-        if target.is_some() && settings.top_k > 1 {
-            return Err(refused("target_radius decides recall@1, wanted no top_k beside it"));
-        }
+        check_depth(&names, settings.top_k, target).map_err(|error| raised(&error))?;
         // Every query brings its own samples, and its procedure their numbers.
         let (pilot, samples) = (parameters::sample_count(1)?, parameters::sample_count(1)?);
         let (certificates, top_k, target_radius) = (names, settings.top_k, target);

@@ -1,18 +1,18 @@
 //! The resumable runs over folders of pictures.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use retrievalguard::certificate::CertificateName;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard_encoder::dataset::{
-    Boxes, BrokenPictures, DatasetOptions, Format, NamedSplit, Record, Role, open,
+    Boxes, BrokenPictures, DatasetError, NamedSplit, Role, Selected, Selection,
 };
-use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, used, write_run};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
-    CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, PipelineError, data_set_digest,
-    model_config_difference,
+    CertifyOptions, CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, OptionsError, PipelineError,
+    model_config_difference, sigma_for,
 };
 
 use crate::encoder::Encoder;
@@ -35,35 +35,25 @@ pub(crate) struct Pictures {
 
 impl Pictures {
     /// All records that may serve in `role`, and those that were chosen among them.
-    fn read(&self, role: Role) -> PyResult<(Vec<Record>, Vec<Record>)> {
-        let format: Format = self.format.parse().map_err(|error| {
-            let error: retrievalguard_encoder::dataset::DatasetError = error;
-            raised(&error)
-        })?;
-        let mut data = open(&self.path, format, DatasetOptions { boxes: Boxes::Usual })
-            .map_err(|error| raised(&error))?;
-        if let Some(split) = &self.split {
-            let split = NamedSplit::ALL.into_iter().find(|known| known.name() == split).ok_or_else(|| {
+    fn read(&self, role: Role) -> PyResult<Selected> {
+        let failed = |error: DatasetError| raised(&error);
+        let split = |word: &String| {
+            NamedSplit::ALL.into_iter().find(|known| known.name() == word).ok_or_else(|| {
                 let known: Vec<&str> = NamedSplit::ALL.iter().map(|split| split.name()).collect();
-                refused(format!("split is `{split}`, wanted one of {}", known.join(", ")))
-            })?;
-            data = data.select(split).map_err(|error| raised(&error))?;
-        }
-        let mut records = data.records;
-        records.retain(|record| [role, Role::Both, Role::Unassigned].contains(&record.role));
-        if records.is_empty() {
-            let what = if role == Role::Query { "queries" } else { "gallery items" };
-            return Err(refused(format!("`{}` marks none of its pictures as {what}", self.path.display())));
-        }
-        if self.every == 0 {
-            return Err(refused("every is 0, wanted at least 1"));
-        }
-        let chosen = records.iter().step_by(self.every).take(self.limit.unwrap_or(usize::MAX)).cloned();
-        let chosen: Vec<Record> = chosen.collect();
-        if chosen.is_empty() {
-            return Err(refused("limit is 0, wanted at least 1"));
-        }
-        Ok((records, chosen))
+                refused(format!("split is `{word}`, wanted one of {}", known.join(", ")))
+            })
+        };
+        let positive = |name: &str, number: usize| {
+            NonZeroUsize::new(number).ok_or_else(|| refused(format!("{name} is 0, wanted at least 1")))
+        };
+        let selection = Selection {
+            format: self.format.parse().map_err(failed)?,
+            boxes: Boxes::Usual,
+            split: self.split.as_ref().map(split).transpose()?,
+            every: positive("every", self.every)?,
+            limit: self.limit.map(|limit| positive("limit", limit)).transpose()?,
+        };
+        selection.read(&self.path, role, |_| ()).map_err(failed)
     }
 
     fn broken(&self) -> BrokenPictures {
@@ -100,7 +90,7 @@ pub(crate) fn index<'py>(
     progress: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Report> {
     let encoder = encoder.get();
-    let (_, records) = pictures.read(Role::Gallery)?;
+    let records = pictures.read(Role::Gallery)?.chosen;
     let request = IndexRequest {
         records: &records,
         embedder: &encoder.embedder,
@@ -179,39 +169,18 @@ pub(crate) fn ordered<T>(
     certifying: &Certifying,
     work: impl FnOnce(&Ordered<'_>) -> PyResult<T>,
 ) -> PyResult<T> {
-    let certificates: Vec<CertificateName> =
-        certifying.certificates.iter().map(|name| parameters::certificate(name)).collect::<PyResult<_>>()?;
-    let target = certifying.target_radius.map(parameters::target_radius).transpose()?;
-    if (target.is_some() || certifying.top_k > 1) && certificates != [CertificateName::HalfSpace] {
-        return Err(refused("target_radius and top_k apply to half-space only, wanted no other certificate"));
-    }
-    if target.is_some() && certifying.top_k > 1 {
-        return Err(refused("target_radius decides recall@1, wanted no top_k beside it"));
-    }
-    let stored = py.detach(|| GalleryDirectory::read(gallery)).map_err(|error| raised(&error))?;
-    let (data_set, queries) = pictures.read(Role::Query)?;
-    let mut alpha = parameters::alpha(certifying.alpha)?;
-    if certifying.simultaneous {
-        alpha = alpha.share(parameters::sample_count(queries.len() as u64)?);
-    }
-    let given = certifying.sigma.map(parameters::sigma).transpose()?;
-    let Some(sigma) = given.or(stored.manifest.provenance.sigma) else {
-        let gallery = gallery.display();
-        return Err(refused(format!("gallery `{gallery}` does not say its noise level, wanted sigma")));
-    };
-    let request = CertifyRequest {
-        queries: &queries,
-        data_set: &data_set,
-        embedder: &encoder.embedder,
-        gallery: &stored,
-        gallery_name: &gallery.display().to_string(),
-        sigma,
-        alpha,
+    let options = CertifyOptions {
+        alpha: parameters::alpha(certifying.alpha)?,
+        simultaneous: certifying.simultaneous,
         pilot: parameters::sample_count(certifying.pilot)?,
         samples: parameters::sample_count(certifying.samples)?,
-        certificates: &certificates,
+        certificates: certifying
+            .certificates
+            .iter()
+            .map(|name| parameters::certificate(name))
+            .collect::<PyResult<_>>()?,
         top_k: certifying.top_k,
-        target,
+        target_radius: certifying.target_radius.map(parameters::target_radius).transpose()?,
         seed: parameters::seed(&certifying.seed)?,
         leave_one_out: match certifying.leave_one_out.as_str() {
             "auto" => LeaveOneOut::Auto,
@@ -226,6 +195,15 @@ pub(crate) fn ordered<T>(
         threads: encoder.threads,
         batch: encoder.batch,
     };
+    let given = certifying.sigma.map(parameters::sigma).transpose()?;
+    let wrong = |error: OptionsError| raised(&error);
+    options.check().map_err(wrong)?;
+    let stored = py.detach(|| GalleryDirectory::read(gallery)).map_err(|error| raised(&error))?;
+    let queries = pictures.read(Role::Query)?;
+    let gallery_name = gallery.display().to_string();
+    let sigma = sigma_for(given, &stored.manifest, &gallery_name).map_err(wrong)?;
+    let request =
+        options.request(sigma, &queries, &encoder.embedder, (&stored, &gallery_name)).map_err(wrong)?;
     let command = vec!["python".to_owned(), format!("retrievalguard.{name}")];
     let described = (pictures.path.as_path(), pictures.format.as_str(), Boxes::Usual);
     let places = RunPlaces::new(command, described, gallery, &encoder.model, encoder.contract.as_deref());
@@ -262,9 +240,8 @@ pub(crate) fn certify_pictures<'py>(
             retrievalguard_encoder::pipeline::certify(request, &journal, observer)
         })?;
         let report = report.map_err(|error| misfit(&error, &gallery, encoder))?;
-        let used = data_set_digest(&used(request.queries, &report));
-        let tables = Tables { recall_at_k: request.top_k > 1, ..Tables::default() };
-        let inputs = Inputs::new(ordered.places.clone(), used, &report);
+        let tables = Tables { recall_at_k: request.procedure.top_k > 1, ..Tables::default() };
+        let inputs = Inputs::of(ordered.places.clone(), request.queries, &report);
         write_run(&out, &report, &inputs, tables).map_err(|error| raised(&error))?;
         Ok(Certified::new(report))
     })

@@ -9,15 +9,16 @@ use clap::{Args, ValueEnum};
 use retrievalguard::certificate::CertificateName;
 use retrievalguard::storage::manifest::GalleryManifest;
 use retrievalguard::{Excess, Sigma};
-use retrievalguard_encoder::dataset::{
-    Boxes, BrokenPictures, Dataset, DatasetOptions, Format, NamedSplit, Record, Role, open,
-};
+use retrievalguard_encoder::dataset::{Boxes, BrokenPictures, Format, NamedSplit, Role, Selected, Selection};
+#[cfg(feature = "train")]
+use retrievalguard_encoder::dataset::{Record, RecordSet};
 use retrievalguard_encoder::engine::{
     Engine, EngineOptions, MOST_BATCH, MOST_THREADS, OnnxEmbedder, Provider,
 };
 use retrievalguard_encoder::model_config::ModelConfig;
 #[cfg(feature = "train")]
 use retrievalguard_encoder::picture::PictureLimits;
+use retrievalguard_encoder::pipeline::{self, OptionsError};
 #[cfg(feature = "train")]
 use retrievalguard_encoder::work::{Stopped, Unobserved, WorkQueue};
 
@@ -125,16 +126,18 @@ impl ModelArgs {
     }
 }
 
-/// The noise level that was given, or else that of the gallery; a given one that is another is refused with the rest of
-/// the gallery's disagreements.
+/// The noise level that was given, or else that of the gallery.
 pub(crate) fn sigma_for(
     given: Option<Sigma>,
     manifest: &GalleryManifest,
     gallery: &Path,
 ) -> anyhow::Result<Sigma> {
-    given.or(manifest.provenance.sigma).with_context(|| {
-        format!("gallery `{}` does not say its noise level, wanted --sigma", gallery.display())
-    })
+    pipeline::sigma_for(given, manifest, &gallery.display().to_string()).map_err(in_flags)
+}
+
+/// Options that were refused, in the words of this command line.
+pub(crate) fn in_flags(error: OptionsError) -> anyhow::Error {
+    anyhow::Error::msg(error.as_flags())
 }
 
 /// How a data set is read.
@@ -169,9 +172,26 @@ enum BoxesArg {
 }
 
 impl DataArgs {
-    /// Reads the records that may serve in `role`, those chosen by --every and --limit.
-    pub(crate) fn read(&self, path: &Path, role: Role) -> anyhow::Result<Vec<Record>> {
-        Ok(self.choose(&self.read_whole(path, role)?))
+    /// Reads the records that may serve in `role`, and chooses among them by --every and --limit.
+    pub(crate) fn read(&self, path: &Path, role: Role) -> anyhow::Result<Selected> {
+        self.read_split(path, role, None)
+    }
+
+    /// The same of a part of the data set, that of --split unless given.
+    pub(crate) fn read_split(
+        &self,
+        path: &Path,
+        role: Role,
+        split: Option<NamedSplit>,
+    ) -> anyhow::Result<Selected> {
+        let selection = Selection {
+            format: self.format,
+            boxes: self.boxes(),
+            split: split.or(self.split),
+            every: self.every,
+            limit: self.limit,
+        };
+        Ok(selection.read(path, role, |note| tell(format_args!("note: {note}")))?)
     }
 
     /// Which boxes are cut out.
@@ -188,54 +208,11 @@ impl DataArgs {
         self.format
     }
 
-    /// The records that --every and --limit leave.
-    pub(crate) fn choose(&self, records: &[Record]) -> Vec<Record> {
-        let limit = self.limit.map_or(usize::MAX, NonZeroUsize::get);
-        records.iter().step_by(self.every.get()).take(limit).cloned().collect()
-    }
-
-    /// Reads all records that may serve in `role`.
-    pub(crate) fn read_whole(&self, path: &Path, role: Role) -> anyhow::Result<Vec<Record>> {
-        self.read_split(path, role, None)
-    }
-
-    /// Reads all records of a part of the data set, that of --split unless given, that may serve in `role`.
-    pub(crate) fn read_split(
-        &self,
-        path: &Path,
-        role: Role,
-        split: Option<NamedSplit>,
-    ) -> anyhow::Result<Vec<Record>> {
-        let mut data: Dataset = open(path, self.format, DatasetOptions { boxes: self.boxes() })?;
-        if data.ignored_files > 0 {
-            tell(format_args!("note: {} files in `{}` are not pictures", data.ignored_files, path.display()));
-        }
-        for note in &data.notes {
-            tell(format_args!("note: {note}"));
-        }
-        if let Some(split) = split.or(self.split) {
-            data = data.select(split)?;
-        }
-        let mut records = data.records;
-        records.retain(|record| [role, Role::Both, Role::Unassigned].contains(&record.role));
-        if records.is_empty() {
-            let what = match role {
-                Role::Query => "marks none of its pictures as queries",
-                Role::Gallery | Role::Both => "marks none of its pictures as gallery items",
-                Role::Unassigned => {
-                    "marks all of its pictures as queries or gallery items, none for training"
-                }
-            };
-            bail!("`{}` {what}", path.display());
-        }
-        Ok(records)
-    }
-
     /// The records whose pictures can be read, if broken ones are to be left out; otherwise all.
     #[cfg(feature = "train")]
-    pub(crate) fn readable(&self, records: Vec<Record>, threads: NonZeroUsize) -> Vec<Record> {
+    pub(crate) fn readable(&self, records: &RecordSet, threads: NonZeroUsize) -> Vec<Record> {
         if !self.skip_broken {
-            return records;
+            return records.iter().cloned().collect();
         }
         let reason = |place: usize| {
             let read = records[place].read(&PictureLimits::default());
@@ -243,12 +220,11 @@ impl DataArgs {
         };
         let queue = WorkQueue { pieces: records.len(), before: 0, threads, observer: &Unobserved };
         let reasons = queue.collect(reason).expect("nobody stops it");
-        let mut skipped = Vec::new();
-        let mut kept = Vec::new();
-        for (record, reason) in records.into_iter().zip(reasons) {
+        let (mut skipped, mut kept) = (Vec::new(), Vec::new());
+        for (record, reason) in records.iter().zip(reasons) {
             match reason {
-                Some(reason) => skipped.push((record.identity, reason)),
-                None => kept.push(record),
+                Some(reason) => skipped.push((record.identity.clone(), reason)),
+                None => kept.push(record.clone()),
             }
         }
         tell_skipped(&skipped);

@@ -13,6 +13,7 @@ use retrievalguard::storage::journal::JournalError;
 use retrievalguard::storage::lock::LockError;
 use retrievalguard::storage::manifest::{Disagreement, Mismatch, StorageError};
 use retrievalguard_encoder::experiment::SweepError;
+use retrievalguard_encoder::picture::PictureError;
 use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_encoder::pipeline::upgrade::UpgradeError;
 use retrievalguard_encoder::recall::RecallError;
@@ -230,6 +231,9 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
             }
             Some(PipelineError::Journal(JournalError::OtherRun { .. })) => {
                 Some("write to another directory, or remove the journal to start over")
+            }
+            Some(PipelineError::Picture(PictureError::Changed { .. })) => {
+                Some("the same command begins anew with the pictures as they are, in another directory")
             }
             Some(PipelineError::Picture(_)) => {
                 Some("--skip-broken skips broken pictures and counts them")

@@ -13,6 +13,8 @@ mod image_folder;
 mod loading;
 mod mat;
 mod online_products;
+mod record_set;
+mod selection;
 mod split;
 
 use std::collections::HashSet;
@@ -22,6 +24,8 @@ use std::str::FromStr;
 
 pub use self::error::DatasetError;
 pub use self::loading::BrokenPictures;
+pub use self::record_set::{DescribedPicture, RecordSet, data_set_digest, digest_of_pictures};
+pub use self::selection::{Selected, Selection};
 pub use self::split::{NamedSplit, Split};
 use crate::picture::PixelBox;
 

@@ -18,14 +18,14 @@ pub mod table;
 pub mod work;
 
 pub use check::{EncoderCheck, ModelReport, check_model};
-pub use dataset::{Dataset, DatasetError, DatasetOptions, Format, Record};
+pub use dataset::{Dataset, DatasetError, DatasetOptions, Format, Record, RecordSet};
 pub use engine::{Engine, EngineError, EngineOptions, OnnxEmbedder};
 pub use graph::{Model, ModelFileError};
 pub use model_config::{ModelConfig, ModelConfigError};
 pub use picture::{PictureError, PictureLimits, RgbPicture};
 pub use pipeline::{
-    AttackReport, AttackRequest, CertifyReport, CertifyRequest, IndexReport, IndexRequest, PipelineError,
-    attack, certify, index,
+    AttackReport, AttackRequest, CertifyOptions, CertifyReport, CertifyRequest, IndexReport, IndexRequest,
+    PipelineError, attack, certify, index,
 };
 pub use recall::{Recall, RecallError, recall_at_1};
 pub use run::RunDescription;

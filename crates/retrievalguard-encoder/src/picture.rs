@@ -188,14 +188,17 @@ impl RgbPicture {
 
     /// Reads a file.
     pub fn from_path(path: &Path, limits: &PictureLimits) -> Result<Self, PictureError> {
-        let picture = path.display().to_string();
+        Self::from_bytes(&path.display().to_string(), &Self::read_file(path, limits)?, limits)
+    }
+
+    /// The bytes of a file, one more than allowed at most.
+    pub(crate) fn read_file(path: &Path, limits: &PictureLimits) -> Result<Vec<u8>, PictureError> {
         let read = || {
             let mut bytes = Vec::new();
             File::open(path)?.take(limits.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
-        let bytes = read().map_err(|source| PictureError::Read { picture: picture.clone(), source })?;
-        Self::from_bytes(&picture, &bytes, limits)
+        read().map_err(|source| PictureError::Read { picture: path.display().to_string(), source })
     }
 
     /// Decodes a file that is in memory; `picture` is the name that an error gives.

@@ -9,6 +9,7 @@ mod attack;
 mod certify;
 mod encoder_inputs;
 mod index;
+mod options;
 mod resumable;
 pub mod run_files;
 pub mod upgrade;
@@ -19,7 +20,6 @@ use retrievalguard::attack::AttackError;
 use retrievalguard::certificate::CertificateError;
 use retrievalguard::gallery::GalleryError;
 use retrievalguard::storage::atomic::WriteError;
-use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Differences, JournalError};
 use retrievalguard::storage::manifest::{Mismatch, StorageError};
 use retrievalguard::storage::sample_cache::CacheError;
@@ -33,10 +33,10 @@ pub use certify::{
 };
 pub use encoder_inputs::{EncoderInputs, input_values};
 pub use index::{IndexReport, IndexRequest, index};
+pub use options::{CertifyOptions, OptionsError, check_depth, sigma_for};
 pub use resumable::PictureOutcome;
 pub(crate) use resumable::ResumableRun;
 
-use crate::dataset::{PictureSource, Record};
 use crate::model_config::ModelConfig;
 use crate::picture::PictureError;
 use crate::run::DescriptionError;
@@ -157,50 +157,4 @@ pub fn model_config_difference(gallery: &Path, queries: &ModelConfig) -> Option<
     let [own, queries] = [&own, queries].map(|config| serde_json::to_value(config).ok());
     let differences = Differences::between(&own?, &queries?);
     (!differences.0.is_empty()).then(|| differences.to_string())
-}
-
-/// Digest of a data set: identities, labels, boxes and the bytes of every picture.
-///
-/// A file that cannot be read is a broken picture like others: what happens to it is not decided here.
-pub fn data_set_digest(records: &[Record]) -> Digest {
-    digest_of_pictures(records.iter().map(|record| {
-        let (pixels, grey) = match &record.source {
-            PictureSource::File(path) => (Digest::of_file(path).ok(), None),
-            PictureSource::Grey { width, height, pixels } => {
-                (Some(Digest::of_bytes(pixels)), Some([*width, *height]))
-            }
-        };
-        let crop = record.crop.map(|crop| [crop.left, crop.top, crop.right, crop.bottom]);
-        DescribedPicture { identity: &record.identity, label: &record.label, crop, grey, pixels }
-    }))
-}
-
-/// Everything of a picture that decides what becomes of it.
-#[derive(Clone, Copy, Debug)]
-pub struct DescribedPicture<'a> {
-    /// Its name.
-    pub identity: &'a str,
-    /// Its label.
-    pub label: &'a str,
-    /// The part that is used: left, top, right, bottom.
-    pub crop: Option<[usize; 4]>,
-    /// Width and height, if its bytes are nothing but grey pixels.
-    pub grey: Option<[usize; 2]>,
-    /// Digest of its bytes; none if they cannot be read.
-    pub pixels: Option<Digest>,
-}
-
-/// The digest of a data set from what decides each picture.
-pub fn digest_of_pictures<'a>(pictures: impl Iterator<Item = DescribedPicture<'a>>) -> Digest {
-    let mut text = String::new();
-    for DescribedPicture { identity, label, crop, grey, pixels } in pictures {
-        let line = match grey {
-            // Files know their own sides.
-            None => serde_json::json!([identity, label, crop, pixels]),
-            Some(sides) => serde_json::json!([identity, label, crop, pixels, sides]),
-        };
-        text.push_str(&line.to_string());
-        text.push('\n');
-    }
-    Digest::of_bytes(text.as_bytes())
 }

@@ -11,7 +11,7 @@ use retrievalguard::noise::Stage;
 use retrievalguard::{Embedder as _, Excess, Seed, Sigma, Smoother, SmoothingError};
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::{BrokenPictures, Record};
+use crate::dataset::{BrokenPictures, RecordSet};
 use crate::engine::OnnxEmbedder;
 use crate::picture::PictureError;
 use crate::pipeline::{EncoderInputs, PictureOutcome, PipelineError};
@@ -102,7 +102,7 @@ pub struct Smoothing {
 /// The pictures that were left out because they cannot be read come with the result: identity and reason.
 pub fn recall_at_1(
     embedder: &OnnxEmbedder,
-    records: &[Record],
+    records: &RecordSet,
     smoothing: Smoothing,
     broken: BrokenPictures,
     threads: NonZeroUsize,
@@ -175,7 +175,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::dataset::{PictureSource, Role};
+    use crate::dataset::{PictureSource, Record, Role};
     use crate::engine::{Engine, EngineOptions};
     use crate::model_config::ModelConfig;
     use crate::work::Unobserved;
@@ -195,7 +195,7 @@ mod tests {
             split: None,
             role: Role::Unassigned,
         };
-        let records: Vec<Record> = (0..24).map(record).collect();
+        let records: RecordSet = (0..24).map(record).collect();
         let labels: Vec<&str> = records.iter().map(|record| record.label.as_str()).collect();
         // Equal pictures, one noisy copy of each: which is nearest to which is the noise's doing alone.
         let (sigma, one) = (Sigma::new(0.5).unwrap(), NonZeroUsize::MIN);

@@ -18,10 +18,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use burn::tensor::Device;
 use retrievalguard::Excess;
 use retrievalguard::storage::digest::Digest;
-use retrievalguard_encoder::dataset::{BrokenPictures, Record};
+use retrievalguard_encoder::dataset::{BrokenPictures, Record, RecordSet, data_set_digest};
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::model_config::ModelConfig;
-use retrievalguard_encoder::pipeline::data_set_digest;
 use retrievalguard_encoder::recall::{Recall, RecallError, Smoothing, recall_at_1};
 use retrievalguard_encoder::work::Observer;
 use serde::Serialize;
@@ -127,7 +126,7 @@ pub fn train(
             sigma: recipe.sigma(),
             seed,
         }),
-        held_out: &held_out,
+        held_out: &held_out.into(),
         learner,
         position,
         log: RunLog::resume(&folder.log(), position.step)?,
@@ -202,7 +201,7 @@ struct Run<'a> {
     folder: &'a RunFolder,
     observer: &'a dyn TrainObserver,
     loader: Arc<BatchLoader>,
-    held_out: &'a [Record],
+    held_out: &'a RecordSet,
     learner: Learner,
     position: TrainingPosition,
     log: RunLog,

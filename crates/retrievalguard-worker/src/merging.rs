@@ -9,11 +9,11 @@ use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::lock::FolderLock;
 use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
 use retrievalguard::{NormBound, Samples};
-use retrievalguard_encoder::dataset::BrokenPictures;
+use retrievalguard_encoder::dataset::{BrokenPictures, digest_of_pictures};
 use retrievalguard_encoder::pipeline::run_files::{Inputs, StoredRun, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
     CertifyPlan, CertifyReport, PictureOutcome, PipelineError, Query, QueryAnswer, QueryCertifier, Relevant,
-    digest_of_pictures, uncertified,
+    uncertified,
 };
 use retrievalguard_encoder::work::{Observer, WorkQueue};
 

@@ -4,11 +4,13 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::manifest::{FileRecord, GalleryDirectory};
 use retrievalguard::storage::sealed::seal;
-use retrievalguard_encoder::dataset::{BrokenPictures, PictureSource, Record};
+use retrievalguard_encoder::dataset::{BrokenPictures, DescribedPicture, PictureSource, RecordSet};
+use retrievalguard_encoder::picture::PictureError;
 use retrievalguard_encoder::pipeline::{CertifyPlan, CertifyRequest};
-use retrievalguard_encoder::work::Observer;
+use retrievalguard_encoder::work::{Observer, WorkQueue};
 
 use crate::manifest::{
     GALLERY, GALLERY_FILES, MANIFEST, MODEL, MODEL_CONFIG, SHARED_FORMAT, picture_name, record,
@@ -36,27 +38,21 @@ pub fn share(
     sharing: Sharing<'_>,
     observer: &dyn Observer,
 ) -> Result<usize, WorkerError> {
-    if sharing.chunk.is_some() && request.target.is_some() {
+    if sharing.chunk.is_some() && request.procedure.target_radius.is_some() {
         return Err(WorkerError::ChunkedTarget);
     }
     let plan = CertifyPlan::new(request)?;
     let model = read(sharing.model)?;
     let config = request.embedder.model_config().to_toml().into_bytes();
     let gallery = gallery_files(request, sharing.gallery)?;
-    let total = request.queries.len();
-    let mut queries = Vec::with_capacity(total);
-    for (query, excluded) in request.queries.iter().zip(&plan.excluded) {
-        let (bytes, grey) = picture(query)?;
-        let crop = query.crop.map(|crop| [crop.left, crop.top, crop.right, crop.bottom]);
-        queries.push(SharedQuery {
-            identity: query.identity.clone(),
-            label: query.label.clone(),
-            excluded: excluded.clone(),
-            crop,
-            grey,
-            picture: record(&bytes),
-        });
-    }
+    let shared = |(position, excluded): (usize, &Vec<usize>)| {
+        let query = &request.queries[position];
+        let picture = picture_record(request.queries, position)?;
+        let DescribedPicture { crop, grey, .. } = query.described(None);
+        let (identity, label, excluded) = (query.identity.clone(), query.label.clone(), excluded.clone());
+        Ok(SharedQuery { identity, label, excluded, crop, grey, picture })
+    };
+    let queries = plan.excluded.iter().enumerate().map(shared).collect::<Result<_, WorkerError>>()?;
     let manifest = RunManifest {
         format: SHARED_FORMAT,
         run: plan.description,
@@ -81,22 +77,34 @@ pub fn share(
     for (name, bytes) in gallery {
         store.put(&format!("{GALLERY}/{name}"), bytes)?;
     }
-    for (index, query) in request.queries.iter().enumerate() {
-        store.put(&picture_name(index), picture(query)?.0)?;
-        observer.advanced(index + 1, total);
-        if observer.stop() {
-            return Err(WorkerError::Stopped { done: index + 1, total });
+    // Stores are slow and far away; every picture goes by itself.
+    let queue = WorkQueue { pieces: manifest.queries.len(), before: 0, threads: request.threads, observer };
+    queue.run(|index| {
+        let bytes = match &request.queries[index].source {
+            PictureSource::File(path) => read(path)?,
+            PictureSource::Grey { pixels, .. } => pixels.clone(),
+        };
+        let (found, wanted) = (Digest::of_bytes(&bytes), manifest.queries[index].picture.sha256);
+        if found != wanted {
+            let (picture, wanted) = (manifest.queries[index].identity.clone(), format!("{wanted:.16}…"));
+            return Err(PictureError::Changed { picture, found, wanted }.into());
         }
-    }
+        store.put(&picture_name(index), bytes)
+    })?;
     store.put(MANIFEST, text)?;
     Ok(Task::count(&manifest))
 }
 
-/// The bytes of a query's picture, and its sides if they are nothing but grey pixels.
-fn picture(query: &Record) -> Result<(Vec<u8>, Option<[usize; 2]>), WorkerError> {
-    match &query.source {
-        PictureSource::File(path) => Ok((read(path)?, None)),
-        PictureSource::Grey { width, height, pixels } => Ok((pixels.clone(), Some([*width, *height]))),
+/// Size and digest of a query's picture.
+fn picture_record(queries: &RecordSet, position: usize) -> Result<FileRecord, WorkerError> {
+    match (&queries[position].source, queries.picture_digest(position)) {
+        (PictureSource::File(path), Some(sha256)) => {
+            let failed = |source| WorkerError::File { path: path.display().to_string(), source };
+            Ok(FileRecord { bytes: fs::metadata(path).map_err(failed)?.len(), sha256 })
+        }
+        // What could not be read when it was digested most likely says why when it is read again.
+        (PictureSource::File(path), None) => Ok(record(&read(path)?)),
+        (PictureSource::Grey { pixels, .. }, _) => Ok(record(pixels)),
     }
 }
 

@@ -13,6 +13,7 @@ use retrievalguard::attack::{BlackBox, Effort, InputGradients, Judging, Mode, Pi
 use retrievalguard::certificate::{CertificateName, Radius};
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::{Alpha, SampleCount, Seed};
+use retrievalguard_encoder::dataset::RecordSet;
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::pipeline::{AttackRequest, AttackTarget, attack, begun_judge_seed};
 use retrievalguard_server::secret_seed;
@@ -111,7 +112,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     let run = RunDirectory::open(&arguments.run)?;
     let name = certificate_of(&run, arguments.certificate)?;
     refuse_other_systems(name)?;
-    let targets = targets(&run, name, arguments.queries)?;
+    let (queries, targets) = targets(&run, name, arguments.queries)?;
     let stored = run.gallery()?;
     let embedder = run.encoder(&arguments.engine)?;
     run.tell_engine(&embedder);
@@ -134,6 +135,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         None => begun_judge_seed(&journal)?.map_or_else(secret_seed, Ok)?,
     };
     let request = AttackRequest {
+        queries: &queries,
         targets: &targets,
         certificate: name,
         embedder: &embedder,
@@ -193,16 +195,17 @@ fn targets(
     run: &RunDirectory,
     name: CertificateName,
     queries: Option<NonZeroUsize>,
-) -> anyhow::Result<Vec<AttackTarget>> {
-    let mut targets = Vec::new();
+) -> anyhow::Result<(RecordSet, Vec<AttackTarget>)> {
+    let (mut positions, mut targets) = (Vec::new(), Vec::new());
     let mut unbounded = 0;
     let records = run.records()?;
     run.check_pictures(&records)?;
-    for (row, record) in run.table.rows().iter().zip(records) {
+    for (position, row) in run.table.rows().iter().enumerate() {
         match row.certificates[&name].verdict.radius() {
             Some(Radius::Finite(radius)) => {
                 let excluded = run.excluded(&row.identity).to_vec();
-                targets.push(AttackTarget { record, radius, excluded });
+                positions.push(position);
+                targets.push(AttackTarget { radius, excluded });
             }
             Some(Radius::Unbounded) => unbounded += 1,
             None => {}
@@ -215,7 +218,9 @@ fn targets(
         bail!("no query of the run has a finite radius under {name}, wanted at least one to attack");
     }
     let count = queries.map_or(targets.len(), |queries| queries.get().min(targets.len()));
-    Ok((0..count).map(|place| targets[place * targets.len() / count].clone()).collect())
+    let chosen = (0..count).map(|place| place * targets.len() / count);
+    let queries = records.subset(chosen.clone().map(|place| positions[place]));
+    Ok((queries, chosen.map(|place| targets[place].clone()).collect()))
 }
 
 /// The network behind an encoder that was trained here, once it was seen to be the same.

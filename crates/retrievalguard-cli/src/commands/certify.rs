@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::certify_samples;
 use super::run_directory::{log_run, own_command};
-use crate::arguments::{Certificates, DataArgs, EngineArgs, sigma_for, tell_skipped};
+use crate::arguments::{Certificates, DataArgs, EngineArgs, in_flags, sigma_for, tell_skipped};
 use crate::progress::{Progress, tell};
 use anyhow::bail;
 use clap::ValueEnum;
@@ -16,12 +16,14 @@ use retrievalguard::evaluation::Counts;
 use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
 use retrievalguard::storage::manifest::GalleryDirectory;
-use retrievalguard::{Alpha, Embedder, NormBound, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius};
+use retrievalguard::{
+    Alpha, Embedder, Excess, NormBound, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius,
+};
 use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, used, write_run};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
-    CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery, data_set_digest,
+    CertifyOptions, CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery,
     model_config_difference,
 };
 use retrievalguard_encoder::table::ResultTable;
@@ -56,16 +58,16 @@ pub(crate) struct CertifyArgs {
     pub(super) sigma: Option<Sigma>,
     /// Probability that a certificate is wrong
     #[arg(long, default_value = "0.01", allow_negative_numbers = true)]
-    pub(super) alpha: Alpha,
+    alpha: Alpha,
     /// Share alpha over all queries, so that all certificates hold at once
     #[arg(long)]
     simultaneous: bool,
     /// Certifying samples per query; the most that are drawn if --target-radius is given
     #[arg(long, default_value = "1000")]
-    pub(super) samples: SampleCount,
+    samples: SampleCount,
     /// Pilot samples per query, on which every choice is made
     #[arg(long, default_value = "200")]
-    pub(super) pilot: SampleCount,
+    pilot: SampleCount,
     /// Certificates, separated by commas, or all
     #[arg(long, default_value = "half-space")]
     pub(super) certificate: Certificates,
@@ -115,12 +117,27 @@ enum LeaveOneOutArg {
 }
 
 impl CertifyArgs {
-    /// The failure probability of each of so many queries.
-    pub(super) fn alpha_for(&self, queries: usize) -> anyhow::Result<Alpha> {
-        if self.simultaneous {
-            return Ok(self.alpha.share(SampleCount::new(queries as u64)?));
+    /// The flags as everybody's options.
+    pub(super) fn options(&self) -> CertifyOptions {
+        CertifyOptions {
+            alpha: self.alpha,
+            simultaneous: self.simultaneous,
+            pilot: self.pilot,
+            samples: self.samples,
+            certificates: self.certificate.0.clone(),
+            top_k: self.top_k.get(),
+            target_radius: self.target_radius,
+            seed: self.seed,
+            leave_one_out: match self.leave_one_out {
+                LeaveOneOutArg::Auto => LeaveOneOut::Auto,
+                LeaveOneOutArg::Always => LeaveOneOut::Always,
+                LeaveOneOutArg::Never => LeaveOneOut::Never,
+            },
+            excess: if self.project { Excess::Project } else { Excess::Refuse },
+            broken: self.data.broken(),
+            threads: self.engine.threads(),
+            batch: self.engine.batch,
         }
-        Ok(self.alpha)
     }
 }
 
@@ -133,52 +150,18 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     else {
         bail!("wanted pictures with --gallery and --model, or --samples-file")
     };
-    let names = &arguments.certificate.0;
-    if (arguments.target_radius.is_some() || arguments.top_k.get() > 1)
-        && *names != [CertificateName::HalfSpace]
-    {
-        bail!("--target-radius and --top-k apply to half-space only, wanted no other --certificate");
-    }
-    if arguments.target_radius.is_some() && arguments.top_k.get() > 1 {
-        bail!("--target-radius decides recall@1, wanted no --top-k beside it");
-    }
+    let options = arguments.options();
+    options.check().map_err(in_flags)?;
     let stored = GalleryDirectory::read(gallery)?;
     let sigma = sigma_for(arguments.sigma, &stored.manifest, gallery)?;
     let embedder = arguments.engine.open(model, arguments.contract.as_deref())?;
-    let data_set = arguments.data.read_whole(queries, Role::Query)?;
-    let records = arguments.data.choose(&data_set);
+    let selected = arguments.data.read(queries, Role::Query)?;
     let unknown = stored.manifest.unknown();
     if !unknown.is_empty() {
         tell(format_args!("note: gallery `{}` does not say its {}", gallery.display(), unknown.join(", ")));
     }
-    let request = CertifyRequest {
-        queries: &records,
-        data_set: &data_set,
-        embedder: &embedder,
-        gallery: &stored,
-        gallery_name: &gallery.display().to_string(),
-        sigma,
-        alpha: arguments.alpha_for(records.len())?,
-        pilot: arguments.pilot,
-        samples: arguments.samples,
-        certificates: names,
-        top_k: arguments.top_k.get(),
-        target: arguments.target_radius,
-        seed: arguments.seed,
-        leave_one_out: match arguments.leave_one_out {
-            LeaveOneOutArg::Auto => LeaveOneOut::Auto,
-            LeaveOneOutArg::Always => LeaveOneOut::Always,
-            LeaveOneOutArg::Never => LeaveOneOut::Never,
-        },
-        excess: if arguments.project {
-            retrievalguard::Excess::Project
-        } else {
-            retrievalguard::Excess::Refuse
-        },
-        broken: arguments.data.broken(),
-        threads: arguments.engine.threads(),
-        batch: arguments.engine.batch,
-    };
+    let name = gallery.display().to_string();
+    let request = options.request(sigma, &selected, &embedder, (&stored, &name)).map_err(in_flags)?;
     let checked = check_gallery(&stored, request.gallery_name, &embedder, sigma);
     checked.map_err(|error| with_config_difference(error, gallery, &embedder))?;
     let tables =
@@ -195,7 +178,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     progress.finish();
     let report = result?;
     let places = RunPlaces::new(own_command(), described, gallery, model, arguments.contract.as_deref())?;
-    let inputs = Inputs::new(places, data_set_digest(&used(&records, &report)), &report);
+    let inputs = Inputs::of(places, request.queries, &report);
     write_run(&arguments.out, &report, &inputs, tables)?;
     log_run(&arguments.out, &request, &report, started)?;
     tell_resumed(&report);
@@ -284,7 +267,12 @@ pub(super) fn tell_resumed(report: &CertifyReport) {
 /// Largest radius attainable, encoder calls and time, before anything is drawn.
 pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
     let (embedder, queries) = (request.embedder, request.queries.len() as u64);
-    let mut ceiling = Ceiling::new(request.sigma, request.alpha, embedder.norm_bound(), embedder.dimension());
+    let mut ceiling = Ceiling::new(
+        request.procedure.sigma,
+        request.procedure.alpha,
+        embedder.norm_bound(),
+        embedder.dimension(),
+    );
     let provenance = &request.gallery.manifest.provenance;
     if let Some(samples) = provenance.samples.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
         ceiling = ceiling.gallery_samples(samples);
@@ -292,27 +280,32 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
     tell(format_args!(
         "plan: {queries} queries against {} items, {} + {} noisy copies each, sigma {}, alpha {}",
         request.gallery.gallery.len(),
-        request.pilot,
-        request.samples,
-        request.sigma,
-        request.alpha
+        request.procedure.pilot,
+        request.procedure.samples,
+        request.procedure.sigma,
+        request.procedure.alpha
     ));
-    for &name in request.certificates {
-        let reach = ceiling.largest_radius(name, request.samples);
+    for &name in &request.procedure.certificates {
+        let reach = ceiling.largest_radius(name, request.procedure.samples);
         let text = reach.map_or("nothing: every query will abstain".to_owned(), |radius| {
-            format!("{} ({} sigma)", round_down(radius, 4), round_down(radius / request.sigma.get(), 2))
+            format!(
+                "{} ({} sigma)",
+                round_down(radius, 4),
+                round_down(radius / request.procedure.sigma.get(), 2)
+            )
         });
         tell(format_args!("plan: {name} can reach {text}"));
-        if let (Some(target), Some(reach)) = (request.target, reach)
+        if let (Some(target), Some(reach)) = (request.procedure.target_radius, reach)
             && target.get() > reach
         {
             tell(format_args!(
                 "plan: the target radius {target} is out of reach with {} samples",
-                request.samples
+                request.procedure.samples
             ));
         }
     }
-    let calls = queries * (u64::from(request.pilot.get()) + u64::from(request.samples.get()));
+    let calls =
+        queries * (u64::from(request.procedure.pilot.get()) + u64::from(request.procedure.samples.get()));
     let rate = speed(request)?;
     tell(format_args!("plan: at most {calls} encoder calls, about {}", duration(calls as f64 / rate)));
     Ok(())
@@ -322,8 +315,8 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
 fn speed(request: &CertifyRequest<'_>) -> anyhow::Result<f64> {
     let pixels = vec![0.5; request.embedder.input_len()];
     let picture = Picture { identity: "speed", pixels: &pixels };
-    let smoother = Smoother::new(request.embedder, request.sigma, request.seed)
-        .excess(retrievalguard::Excess::Project)
+    let smoother = Smoother::new(request.embedder, request.procedure.sigma, request.seed)
+        .excess(Excess::Project)
         .batch(request.batch)
         .threads(request.threads);
     let mut count = 2 * u32::try_from(request.threads.get())?;

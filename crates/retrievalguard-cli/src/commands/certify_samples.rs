@@ -14,6 +14,7 @@ use retrievalguard_encoder::table::gallery_file::{import_npy, read_labels};
 use serde_json::{Map, Value, json};
 
 use super::certify::{CertifyArgs, USUAL_NORM_BOUND};
+use crate::arguments::in_flags;
 use crate::progress::tell;
 
 /// What says nothing about samples that are there already.
@@ -101,15 +102,8 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let bound = files.norm_bound.unwrap_or(USUAL_NORM_BOUND);
     let excess = if arguments.project { Excess::Project } else { Excess::Refuse };
     let outputs = if files.discrete { Outputs::Discrete } else { Outputs::Continuous };
-    let procedure = Procedure {
-        sigma,
-        alpha: arguments.alpha_for(samples.len())?,
-        pilot: arguments.pilot,
-        samples: arguments.samples,
-        certificates: arguments.certificate.0.clone(),
-        top_k: 1,
-        target_radius: None,
-    };
+    let procedure = arguments.options().procedure(sigma, samples.len()).map_err(in_flags)?;
+    let procedure = Procedure { top_k: 1, target_radius: None, ..procedure };
     let certifier = QueryCertifier::new(&procedure, &gallery).gallery_samples(files.gallery_samples);
     let single = samples.len() == 1;
     let mut pilots = pilots.map(Vec::into_iter);

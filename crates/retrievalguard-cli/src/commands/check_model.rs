@@ -45,10 +45,10 @@ pub(super) fn run(arguments: &CheckModelArgs, out: &mut dyn Write) -> anyhow::Re
         arguments.model.contract.as_deref(),
         |notice| notices.borrow_mut().push(notice.to_owned()),
     )?;
-    let mut records = arguments.data.read(&arguments.pictures, Role::Query)?;
+    let mut records = arguments.data.read(&arguments.pictures, Role::Query)?.chosen;
     // More pictures say no more, unless there is something to compare each with.
     if arguments.reference.is_none() {
-        records.truncate(64);
+        records = records.subset(0..records.len().min(64));
     }
     let broken = arguments.data.broken();
     let inputs = EncoderInputs { records: &records, config: embedder.model_config(), broken };

@@ -16,11 +16,13 @@ use retrievalguard::storage::journal::Differences;
 use retrievalguard::storage::lock::{FolderLock, LOCK_FILE};
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma};
-use retrievalguard_encoder::dataset::{Boxes, BrokenPictures, DatasetOptions, Format, Record, open};
+use retrievalguard_encoder::dataset::{
+    Boxes, BrokenPictures, DatasetOptions, Format, RecordSet, Selected, open,
+};
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, used, write_run};
+use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
-    CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, certify, data_set_digest, index,
+    CertifyOptions, CertifyReport, IndexRequest, LeaveOneOut, certify, index,
 };
 use retrievalguard_encoder::synthetic::{Part, SyntheticDataset};
 use serde_json::{Value, json};
@@ -129,21 +131,16 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     }
 
     let gallery = gallery(arguments, &paths, &embedder)?;
-    let data_set = read(&paths, Part::Queries)?;
-    let queries = spread(&data_set, arguments.queries.get());
-    let request = CertifyRequest {
-        queries: &queries,
-        data_set: &data_set,
-        embedder: &embedder,
-        gallery: &gallery,
-        gallery_name: &paths.gallery.display().to_string(),
-        sigma: arguments.sigma,
+    let all = read(&paths, Part::Queries)?;
+    let selected = Selected { chosen: all.spread(arguments.queries.get()), all };
+    let options = CertifyOptions {
         alpha: arguments.alpha,
+        simultaneous: false,
         pilot: arguments.pilot,
         samples: arguments.samples,
-        certificates: &CertificateName::ALL,
+        certificates: CertificateName::ALL.to_vec(),
         top_k: 1,
-        target: None,
+        target_radius: None,
         seed: Seed::new(0),
         leave_one_out: LeaveOneOut::Auto,
         excess: Excess::Refuse,
@@ -151,6 +148,8 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
         threads: arguments.engine.threads(),
         batch: arguments.engine.batch,
     };
+    let name = paths.gallery.display().to_string();
+    let request = options.request(arguments.sigma, &selected, &embedder, (&gallery, &name))?;
     print_plan(&request)?;
     let started = Instant::now();
     let progress = Progress::new("certifying");
@@ -159,12 +158,12 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     let report = result?;
     let described = (&*paths.part(Part::Queries), Format::ImageFolder.name(), Boxes::Usual);
     let places = RunPlaces::new(own_command(), described, &paths.gallery, &paths.encoder, None)?;
-    let inputs = Inputs::new(places, data_set_digest(&used(&queries, &report)), &report);
+    let inputs = Inputs::of(places, request.queries, &report);
     let tables = Tables { jsonl: true, ..Tables::default() };
     write_run(&paths.certificates, &report, &inputs, tables)?;
     log_run(&paths.certificates, &request, &report, started)?;
     tell_resumed(&report);
-    show(arguments, &paths, &report, &queries, out)
+    show(arguments, &paths, &report, request.queries, out)
 }
 
 /// Only a directory that is new, empty or a demo's own is written to.
@@ -215,7 +214,7 @@ fn train_encoder(arguments: &DemoArgs, paths: &DemoPaths) -> anyhow::Result<Path
     use retrievalguard_train::trainer::Start;
 
     render(paths, Part::Train, arguments.engine.threads())?;
-    let records = read(paths, Part::Train)?;
+    let records: Vec<_> = read(paths, Part::Train)?.iter().cloned().collect();
     let folder = arguments.out.join("training");
     let start = if folder.join("recipe.toml").exists() { Start::Resume } else { Start::Fresh };
     let recipe = Recipe::from_toml("the demo's recipe", RECIPE)?;
@@ -277,8 +276,8 @@ fn render(paths: &DemoPaths, part: Part, threads: NonZeroUsize) -> anyhow::Resul
     Ok(())
 }
 
-fn read(paths: &DemoPaths, part: Part) -> anyhow::Result<Vec<Record>> {
-    Ok(open(&paths.part(part), Format::ImageFolder, DatasetOptions::default())?.records)
+fn read(paths: &DemoPaths, part: Part) -> anyhow::Result<RecordSet> {
+    Ok(open(&paths.part(part), Format::ImageFolder, DatasetOptions::default())?.records.into())
 }
 
 /// The gallery as it is stored, made first if it is not there.
@@ -310,18 +309,12 @@ fn gallery(
     Ok(GalleryDirectory::read(&paths.gallery)?)
 }
 
-/// So many records, spread evenly over all of them and thereby over the classes.
-pub(super) fn spread(records: &[Record], count: usize) -> Vec<Record> {
-    let count = count.min(records.len());
-    (0..count).map(|place| records[place * records.len() / count].clone()).collect()
-}
-
 /// The tables, what they mean, where they are and what to try next.
 fn show(
     arguments: &DemoArgs,
     paths: &DemoPaths,
     report: &CertifyReport,
-    queries: &[Record],
+    queries: &RecordSet,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let guarantee = Guarantee::PerQuery { alpha: arguments.alpha };

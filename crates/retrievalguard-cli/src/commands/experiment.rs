@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use retrievalguard::certificate::Radius;
 use retrievalguard::storage::atomic::{WriteError, write};
-use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, Role, open};
+use retrievalguard_encoder::dataset::{DatasetOptions, Format, RecordSet, Role, open};
 use retrievalguard_encoder::experiment::{
     ExperimentConfig, Results, SweepContext, SweepData, SweepError, sweep,
 };
@@ -18,7 +18,7 @@ use retrievalguard_report::chart::Figure;
 use retrievalguard_report::experiment::{figure, lipschitz_curves, lipschitz_figure};
 use serde_json::json;
 
-use super::demo::{SYNTHETIC_SEED, spread};
+use super::demo::SYNTHETIC_SEED;
 use super::quoted;
 use crate::arguments::{DataArgs, EngineArgs};
 use crate::progress::{Progress, tell};
@@ -153,9 +153,9 @@ fn measure(arguments: &ExperimentArgs, config: &ExperimentConfig) -> anyhow::Res
 fn data(arguments: &ExperimentArgs, config: &ExperimentConfig) -> anyhow::Result<SweepData> {
     let wanted = arguments.queries.map(NonZeroUsize::get);
     if let Some(path) = &arguments.data {
-        let gallery = arguments.reading.read(path, Role::Query)?;
+        let gallery = arguments.reading.read(path, Role::Query)?.chosen;
         let count = wanted.or(config.data.as_ref().map(|data| data.queries)).unwrap_or(gallery.len());
-        let queries = spread(&gallery, count);
+        let queries = gallery.spread(count);
         return Ok(SweepData { gallery, queries, leave_one_out: true });
     }
     let Some(data) = &config.data else {
@@ -163,15 +163,15 @@ fn data(arguments: &ExperimentArgs, config: &ExperimentConfig) -> anyhow::Result
     };
     let subject: Subject = data.catalogue.parse()?;
     let folder = arguments.cache.join("pictures").join(subject.as_str());
-    let part = |part: Part| -> anyhow::Result<Vec<Record>> {
+    let part = |part: Part| -> anyhow::Result<RecordSet> {
         let progress = Progress::new("drawing");
         let dataset = SyntheticDataset::new(SYNTHETIC_SEED).of(subject);
         let written = dataset.write(&folder, part, arguments.engine.threads(), &progress);
         progress.finish();
         written?;
-        Ok(open(&folder.join(part.name()), Format::ImageFolder, DatasetOptions::default())?.records)
+        Ok(open(&folder.join(part.name()), Format::ImageFolder, DatasetOptions::default())?.records.into())
     };
-    let queries = spread(&part(Part::Queries)?, wanted.unwrap_or(data.queries));
+    let queries = part(Part::Queries)?.spread(wanted.unwrap_or(data.queries));
     Ok(SweepData { gallery: part(Part::Gallery)?, queries, leave_one_out: false })
 }
 

@@ -49,8 +49,9 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
     let stored = run.gallery()?;
     let embedder = run.encoder(&arguments.engine)?;
     let smoothed = &run.smoothed;
-    let record = run.records()?.swap_remove(position);
-    let pixels = pixels_of(&record, &embedder)?;
+    let records = run.records()?;
+    let record = &records[position];
+    let pixels = pixels_of(record, &embedder)?;
     let picture = Picture { identity: &record.identity, pixels: &pixels };
     let smoother = Smoother::new(&embedder, smoothed.procedure.sigma, smoothed.seed)
         .excess(smoothed.excess())

@@ -42,7 +42,7 @@ pub(crate) struct IndexArgs {
 
 pub(super) fn run(arguments: &IndexArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let embedder = arguments.model.open()?;
-    let records = arguments.data.read(&arguments.pictures, Role::Gallery)?;
+    let records = arguments.data.read(&arguments.pictures, Role::Gallery)?.chosen;
     let progress = Progress::new("indexing");
     let request = IndexRequest {
         records: &records,

@@ -39,7 +39,7 @@ pub(crate) struct RecallArgs {
 
 pub(super) fn run(arguments: &RecallArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let embedder = arguments.model.open()?;
-    let records = arguments.data.read(&arguments.pictures, Role::Gallery)?;
+    let records = arguments.data.read(&arguments.pictures, Role::Gallery)?.chosen;
     let samples = arguments.samples.get();
     let smoothing = Smoothing {
         sigma: arguments.sigma,

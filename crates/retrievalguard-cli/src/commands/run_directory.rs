@@ -12,11 +12,11 @@ use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::storage::sealed::seal_line;
-use retrievalguard_encoder::dataset::{Boxes, DatasetOptions, Record, open};
+use retrievalguard_encoder::dataset::{Boxes, DatasetOptions, Record, RecordSet, open};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::PictureLimits;
 use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, StoredRun};
-use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, data_set_digest, input_values};
+use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, input_values};
 use retrievalguard_encoder::run::{EncoderDescription, RunDescription, Smoothed};
 use retrievalguard_encoder::table::ResultTable;
 use serde_json::json;
@@ -83,7 +83,7 @@ impl RunDirectory {
     }
 
     /// The records of the table's queries, in the order of the table.
-    pub(super) fn records(&self) -> anyhow::Result<Vec<Record>> {
+    pub(super) fn records(&self) -> anyhow::Result<RecordSet> {
         let rows = self.table.rows().iter().zip(self.remaining_records()?);
         rows.map(|(row, record)| {
             record.with_context(|| {
@@ -106,8 +106,8 @@ impl RunDirectory {
     }
 
     /// Whether the queries' pictures are those that were certified.
-    pub(super) fn check_pictures(&self, records: &[Record]) -> anyhow::Result<()> {
-        let (found, wanted) = (data_set_digest(records), self.inputs.pictures);
+    pub(super) fn check_pictures(&self, records: &RecordSet) -> anyhow::Result<()> {
+        let (found, wanted) = (records.digest(), self.inputs.pictures);
         if found != wanted {
             bail!(
                 "pictures in `{}` have changed since the run: their digest is {found}, wanted {wanted}",

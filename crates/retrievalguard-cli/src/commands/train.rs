@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &TrainArgs, out: &mut dyn Write) -> anyhow::Result<
         bail!("nothing to train on, wanted pictures and --out");
     };
     let threads = arguments.engine.threads();
-    let records = arguments.data.readable(arguments.data.read(pictures, Role::Unassigned)?, threads);
+    let records = arguments.data.readable(&arguments.data.read(pictures, Role::Unassigned)?.chosen, threads);
     let held_out = arguments.held_out.as_deref().map(|path| arguments.read_others(path)).transpose()?;
     run_in(arguments, folder, &records, held_out.as_deref(), out)
 }
@@ -194,6 +194,6 @@ impl TrainArgs {
     /// Held-out pictures: all of them, whatever --limit and --every say of the training set.
     fn read_others(&self, path: &Path) -> anyhow::Result<Vec<Record>> {
         let records = self.data.read_split(path, Role::Unassigned, self.held_out_split)?;
-        Ok(self.data.readable(records, self.engine.threads()))
+        Ok(self.data.readable(&records.all, self.engine.threads()))
     }
 }

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use super::{Format, NamedSplit};
+use super::{Format, NamedSplit, Role};
 
 /// Why a data set could not be opened; every variant names the file or folder.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +44,22 @@ pub enum DatasetError {
     Unlabelled {
         /// The picture.
         path: PathBuf,
+    },
+    /// None of its pictures may serve.
+    #[error(
+        "`{}` {}",
+        path.display(),
+        match role {
+            Role::Query => "marks none of its pictures as queries",
+            Role::Gallery | Role::Both => "marks none of its pictures as gallery items",
+            Role::Unassigned => "marks all of its pictures as queries or gallery items, none for training",
+        }
+    )]
+    NoRole {
+        /// The data set.
+        path: PathBuf,
+        /// What they should have served for.
+        role: Role,
     },
     /// There is no picture.
     #[error("data set `{}` holds no pictures (files of other kinds: {ignored}), wanted at least one", path.display())]

@@ -17,12 +17,11 @@ use serde_json::json;
 use super::config::{EncoderEntry, ExperimentConfig, Sweep};
 use super::results::{Results, Setting, TidyRow};
 use crate::check::Passes;
-use crate::dataset::{BrokenPictures, Record};
+use crate::dataset::{BrokenPictures, Record, RecordSet};
 use crate::engine::{EngineError, EngineOptions, OnnxEmbedder};
 use crate::model_config::{ModelConfig, ModelConfigError};
 use crate::pipeline::{
-    EncoderInputs, IndexRequest, PipelineError, ResumableRun, data_set_digest, index, relevance_of,
-    uncertified,
+    EncoderInputs, IndexRequest, PipelineError, ResumableRun, index, relevance_of, uncertified,
 };
 use crate::run::EncoderDescription;
 use crate::work::Observer;
@@ -49,9 +48,9 @@ pub enum SweepError {
 #[derive(Clone, Debug)]
 pub struct SweepData {
     /// What is searched.
-    pub gallery: Vec<Record>,
+    pub gallery: RecordSet,
     /// What is searched for.
-    pub queries: Vec<Record>,
+    pub queries: RecordSet,
     /// Whether the queries are pictures of the gallery, which must not find themselves.
     pub leave_one_out: bool,
 }
@@ -142,7 +141,7 @@ impl SweepPoint<'_> {
             "sigma": self.sigma,
             "samples": self.sweep.gallery_samples,
             "seed": self.sweep.seed,
-            "data_set": data_set_digest(&self.data.gallery),
+            "data_set": self.data.gallery.digest(),
         }));
         let folder = self.storage_path("galleries", &description);
         let request = IndexRequest {
@@ -178,7 +177,7 @@ impl SweepPoint<'_> {
             "pilot": self.sweep.pilot,
             "seed": self.sweep.seed,
             "leave_one_out": self.data.leave_one_out,
-            "queries": data_set_digest(queries),
+            "queries": queries.digest(),
             "gallery": gallery.digest(),
         }));
         for count in self.sweep.samples.iter().chain([&self.sweep.pilot]) {

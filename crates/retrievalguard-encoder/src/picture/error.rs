@@ -1,3 +1,5 @@
+use retrievalguard::storage::digest::Digest;
+
 use super::{PictureFormat, PixelBox};
 
 /// Why a picture was not read; every variant names it.
@@ -11,6 +13,18 @@ pub enum PictureError {
         picture: String,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// Its bytes are not those that the run began with.
+    #[error(
+        "picture `{picture}` was changed after the run began: its sha256 is {found:.16}…, wanted {wanted}"
+    )]
+    Changed {
+        /// Path of the picture.
+        picture: String,
+        /// Digest of its bytes.
+        found: Digest,
+        /// The digest that was found before, none if the file could not be read.
+        wanted: String,
     },
     /// The first bytes belong to none of the formats.
     #[error("picture `{picture}` begins with {found}, wanted a JPEG, PNG or WebP file")]

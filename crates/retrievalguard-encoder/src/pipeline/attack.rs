@@ -11,17 +11,15 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Embedder, Excess, Samples, Seed, Sigma};
 use serde_json::json;
 
-use super::{EncoderInputs, PipelineError, ResumableRun, data_set_digest, relevance_of};
-use crate::dataset::{BrokenPictures, Record};
+use super::{EncoderInputs, PipelineError, ResumableRun, relevance_of};
+use crate::dataset::{BrokenPictures, Record, RecordSet};
 use crate::engine::OnnxEmbedder;
 use crate::run::EncoderDescription;
 use crate::work::Observer;
 
-/// One certified query.
+/// What is claimed of one query.
 #[derive(Clone, Debug)]
 pub struct AttackTarget {
-    /// The query with its true label.
-    pub record: Record,
     /// Its certified radius.
     pub radius: f64,
     /// Rows of the gallery that it does not see.
@@ -30,7 +28,9 @@ pub struct AttackTarget {
 
 /// Everything that decides the results of a run of attacks, and how the work is spread.
 pub struct AttackRequest<'a> {
-    /// The queries.
+    /// The queries with their true labels.
+    pub queries: &'a RecordSet,
+    /// What is claimed of each.
     pub targets: &'a [AttackTarget],
     /// The certificate that gave the radii.
     pub certificate: CertificateName,
@@ -84,7 +84,7 @@ pub fn attack(
     for count in [request.judging.pilot, request.judging.samples] {
         Samples::check_memory(count.get(), embedder.dimension())?;
     }
-    let records: Vec<Record> = request.targets.iter().map(|target| target.record.clone()).collect();
+    let records = request.queries;
     let claims: Vec<_> = request.targets.iter().map(|target| (target.radius, &target.excluded)).collect();
     let description = EncoderDescription::new(embedder).beside(json!({
         "command": "attack",
@@ -97,7 +97,7 @@ pub fn attack(
         "sigma": request.sigma,
         "seed": request.seed,
         "project": request.excess == Excess::Project,
-        "queries": data_set_digest(&records),
+        "queries": records.digest(),
         "claims": Digest::of_json(&json!(claims)),
         "gallery": request.gallery.digest(),
         "plain_gallery": request.plain_gallery.map(GalleryDirectory::digest),
@@ -117,10 +117,10 @@ pub fn attack(
     if let Some(plain) = request.plain_gallery {
         attacker = attacker.plain_gallery(&plain.gallery);
     }
-    let inputs = EncoderInputs { records: &records, config: embedder.model_config(), broken };
+    let inputs = EncoderInputs { records, config: embedder.model_config(), broken };
     let finished = run.finish(request.threads, observer, |position| {
         inputs.with(position, |Record { identity, label, .. }, picture| {
-            let AttackTarget { radius, excluded, .. } = &request.targets[position];
+            let AttackTarget { radius, excluded } = &request.targets[position];
             let relevance = relevance_of(gallery.label_named(label), excluded.clone());
             let attacked = attacker.query(picture, &relevance, *radius);
             attacked

@@ -10,14 +10,14 @@ use retrievalguard::gallery::Neighbour;
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
-use retrievalguard::{Alpha, Embedder, Excess, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius};
+use retrievalguard::{Embedder, Excess, Samples, Seed, Sigma, Smoother};
 use serde::{Deserialize, Serialize};
 
 use super::{
     Answered, EncoderInputs, PictureOutcome, PipelineError, Query, QueryCertifier, Relevant, ResumableRun,
-    data_set_digest, uncertified,
+    uncertified,
 };
-use crate::dataset::{BrokenPictures, PictureSource, Record};
+use crate::dataset::{BrokenPictures, PictureSource, Record, RecordSet};
 use crate::engine::OnnxEmbedder;
 use crate::run::{
     EncoderDescription, GalleryDescription, Method, Procedure, RUN_FORMAT, RunCommand, RunDescription,
@@ -40,29 +40,17 @@ pub enum LeaveOneOut {
 /// Everything that decides a table of certificates, and how the work is spread.
 pub struct CertifyRequest<'a> {
     /// The queries with their true labels.
-    pub queries: &'a [Record],
+    pub queries: &'a RecordSet,
     /// What the queries were taken from: all of them, or more.
-    pub data_set: &'a [Record],
+    pub data_set: &'a RecordSet,
     /// The encoder.
     pub embedder: &'a OnnxEmbedder,
     /// The gallery that is searched.
     pub gallery: &'a GalleryDirectory,
     /// Name of the gallery in messages.
     pub gallery_name: &'a str,
-    /// Noise level.
-    pub sigma: Sigma,
-    /// Failure probability of one certificate.
-    pub alpha: Alpha,
-    /// Samples on which every choice is made.
-    pub pilot: SampleCount,
-    /// Certifying samples; the cap if a target radius is given.
-    pub samples: SampleCount,
-    /// The certificates wanted.
-    pub certificates: &'a [CertificateName],
-    /// Radii for Recall@1 to Recall@k under `half-space`.
-    pub top_k: usize,
-    /// A radius to decide with as few samples as possible, under `half-space`.
-    pub target: Option<TargetRadius>,
+    /// How each query is certified.
+    pub procedure: Procedure,
     /// Root of the noise.
     pub seed: Seed,
     /// Whether a query may find itself.
@@ -157,25 +145,16 @@ impl CertifyPlan {
     /// Checks gallery and encoder against each other and finds out what each query must not see.
     pub fn new(request: &CertifyRequest<'_>) -> Result<Self, PipelineError> {
         let embedder = request.embedder;
-        check_gallery(request.gallery, request.gallery_name, embedder, request.sigma)?;
-        for count in [request.pilot, request.samples] {
+        check_gallery(request.gallery, request.gallery_name, embedder, request.procedure.sigma)?;
+        for count in [request.procedure.pilot, request.procedure.samples] {
             Samples::check_memory(count.get(), embedder.dimension())?;
         }
-        let data_set = data_set_digest(request.queries);
+        let data_set = request.queries.digest();
         let own = OwnRows::find(request, data_set);
         let left_out = own.excluded.iter().filter(|rows| !rows.is_empty()).count();
-        let mut certificates = request.certificates.to_vec();
-        certificates.sort_unstable();
-        certificates.dedup();
-        let procedure = Procedure {
-            sigma: request.sigma,
-            alpha: request.alpha,
-            pilot: request.pilot,
-            samples: request.samples,
-            certificates,
-            top_k: request.top_k,
-            target_radius: request.target,
-        };
+        let mut procedure = request.procedure.clone();
+        procedure.certificates.sort_unstable();
+        procedure.certificates.dedup();
         let description = RunDescription {
             format: RUN_FORMAT,
             command: RunCommand::Certify,
@@ -242,7 +221,7 @@ pub fn certify(
     // Queries are spread over the threads; where there are fewer of them, each gets several.
     let workers = NonZeroUsize::new(threads.get().min(run.left())).unwrap_or(NonZeroUsize::MIN);
     let within = NonZeroUsize::new(threads.get() / workers).unwrap_or(NonZeroUsize::MIN);
-    let smoother = Smoother::new(embedder, request.sigma, request.seed)
+    let smoother = Smoother::new(embedder, request.procedure.sigma, request.seed)
         .batch(request.batch)
         .excess(request.excess)
         .threads(within);
@@ -302,27 +281,25 @@ impl OwnRows {
         let made_of = stored.manifest.provenance.data_set;
         let all_same = request.leave_one_out == LeaveOneOut::Always
             || made_of == Some(queries)
-            || made_of.is_some() && made_of == Some(data_set_digest(request.data_set));
+            || made_of.is_some() && made_of == Some(request.data_set.digest());
         let mut namesakes = 0;
-        let excluded = request
-            .queries
-            .iter()
-            .map(|query| {
-                let Some(rows) = rows.get(query.identity.as_str()) else { return Vec::new() };
-                if all_same {
-                    return rows.clone();
-                }
-                let digest = |path: &Path| Digest::of_file(path).ok();
-                let own = match &query.source {
-                    PictureSource::File(path) => digest(path),
-                    PictureSource::Grey { .. } => None,
-                };
-                let other = |row: &usize| stored.picture_path(*row).and_then(|path| digest(&path));
-                let unknown = own.is_none() || rows.iter().any(|row| other(row).is_none());
-                namesakes += usize::from(unknown);
-                rows.iter().copied().filter(|row| own.is_some() && other(row) == own).collect()
-            })
-            .collect();
+        let excluded = (0..request.queries.len()).map(|position| {
+            let query = &request.queries[position];
+            let Some(rows) = rows.get(query.identity.as_str()) else { return Vec::new() };
+            if all_same {
+                return rows.clone();
+            }
+            let own = match &query.source {
+                PictureSource::File(_) => request.queries.picture_digest(position),
+                PictureSource::Grey { .. } => None,
+            };
+            let other = |&row: &usize| stored.picture_path(row).and_then(|path| Digest::of_file(&path).ok());
+            let others: Vec<Option<Digest>> = rows.iter().map(other).collect();
+            namesakes += usize::from(own.is_none() || others.contains(&None));
+            let same = rows.iter().zip(others).filter(|(_, other)| own.is_some() && *other == own);
+            same.map(|(&row, _)| row).collect()
+        });
+        let excluded = excluded.collect();
         Self { excluded, namesakes }
     }
 }

@@ -3,7 +3,7 @@
 use retrievalguard::Picture;
 
 use super::{PictureOutcome, PipelineError};
-use crate::dataset::{BrokenPictures, Record};
+use crate::dataset::{BrokenPictures, Record, RecordSet};
 use crate::model_config::ModelConfig;
 use crate::picture::{PictureError, PictureLimits};
 use crate::resize::PreparedPicture;
@@ -12,7 +12,7 @@ use crate::resize::PreparedPicture;
 #[derive(Clone, Copy, Debug)]
 pub struct EncoderInputs<'a> {
     /// The pictures.
-    pub records: &'a [Record],
+    pub records: &'a RecordSet,
     /// What the encoder wants of a picture.
     pub config: &'a ModelConfig,
     /// What happens to a picture that cannot be read.
@@ -31,8 +31,10 @@ impl EncoderInputs<'_> {
         work: impl FnOnce(&Record, &Picture<'_>) -> Result<T, E>,
     ) -> Result<PictureOutcome<T>, E> {
         let record = &self.records[position];
-        let prepared = match (self.prepare(record), self.broken) {
+        let prepared = match (self.prepare(position), self.broken) {
             (Ok(prepared), _) => prepared,
+            // It is not broken: it is another one than the run is about.
+            (Err(error @ PictureError::Changed { .. }), _) => return Err(PipelineError::from(error).into()),
             (Err(error), BrokenPictures::Skip) => return Ok(PictureOutcome::Skipped(error.to_string())),
             (Err(error), BrokenPictures::Fatal) => return Err(PipelineError::from(error).into()),
         };
@@ -40,9 +42,9 @@ impl EncoderInputs<'_> {
         work(record, &Picture { identity: &record.identity, pixels: &pixels }).map(PictureOutcome::Done)
     }
 
-    fn prepare(&self, record: &Record) -> Result<PreparedPicture, PictureError> {
-        let picture = record.read(&PictureLimits::default())?;
-        self.config.preparation().apply(&record.identity, &picture)
+    fn prepare(&self, position: usize) -> Result<PreparedPicture, PictureError> {
+        let picture = self.records.read(position, &PictureLimits::default())?;
+        self.config.preparation().apply(&self.records[position].identity, &picture)
     }
 }
 
@@ -103,7 +105,8 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, bytes).unwrap();
         }
-        let records = open(root.path(), Format::Auto, DatasetOptions::default()).unwrap().records;
+        let records: RecordSet =
+            open(root.path(), Format::Auto, DatasetOptions::default()).unwrap().records.into();
         let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models/convolutional.onnx");
         let config = ModelConfig::for_model(&model).unwrap();
         let length: usize = config.picture_shape().iter().product();
@@ -125,5 +128,10 @@ mod tests {
             "{error:?}"
         );
         assert!(matches!(load(&strict, 3), Err(PipelineError::Picture(PictureError::UnknownFormat { .. }))));
+        // A picture that was changed is not left out: the run is about another one.
+        records.digest();
+        std::fs::write(root.path().join("one/b.jpg"), whole).unwrap();
+        let changed = load(&inputs, 1);
+        assert!(matches!(changed, Err(PipelineError::Picture(PictureError::Changed { .. }))), "{changed:?}");
     }
 }

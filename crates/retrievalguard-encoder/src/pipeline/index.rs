@@ -11,11 +11,8 @@ use retrievalguard::{Embedder, Excess, Seed, Sigma, Smoother};
 use serde_json::json;
 
 use super::resumable::FinishedRun;
-use super::{
-    CHECK_FILE, EncoderInputs, MODEL_CONFIG_FILE, PictureOutcome, PipelineError, ResumableRun,
-    data_set_digest,
-};
-use crate::dataset::{BrokenPictures, PictureSource, Record};
+use super::{CHECK_FILE, EncoderInputs, MODEL_CONFIG_FILE, PictureOutcome, PipelineError, ResumableRun};
+use crate::dataset::{BrokenPictures, PictureSource, RecordSet};
 use crate::engine::OnnxEmbedder;
 use crate::run::EncoderDescription;
 use crate::work::Observer;
@@ -23,7 +20,7 @@ use crate::work::Observer;
 /// Everything that decides what a gallery is, and how the work is spread.
 pub struct IndexRequest<'a> {
     /// The pictures with their labels.
-    pub records: &'a [Record],
+    pub records: &'a RecordSet,
     /// The encoder.
     pub embedder: &'a OnnxEmbedder,
     /// Noise level.
@@ -62,7 +59,7 @@ pub fn index(
     observer: &dyn Observer,
 ) -> Result<IndexReport, PipelineError> {
     let IndexRequest { records, embedder, broken, .. } = *request;
-    let data_set = data_set_digest(records);
+    let data_set = records.digest();
     let description = EncoderDescription::new(embedder).beside(json!({
         "command": "index",
         "tool": env!("CARGO_PKG_VERSION"),

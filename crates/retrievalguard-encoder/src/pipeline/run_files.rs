@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{CertifyReport, PipelineError};
-use crate::dataset::{Boxes, Record};
+use crate::dataset::{Boxes, RecordSet};
 use crate::run::{DescriptionError, RunDescription, TableDescription};
 use crate::table::{ResultTable, StoredTable, TableError, TableRecord, Unverified};
 
@@ -157,6 +157,13 @@ impl Inputs {
         Self { run: report.description.digest(), places, excluded, pictures }
     }
 
+    /// The inputs of a run over these queries, of which some may have been left out.
+    pub fn of(places: RunPlaces, queries: &RecordSet, report: &CertifyReport) -> Self {
+        let skipped: HashSet<&str> = report.skipped.iter().map(|(identity, _)| identity.as_str()).collect();
+        let used = queries.filter(|record| !skipped.contains(record.identity.as_str()));
+        Self::new(places, used.digest(), report)
+    }
+
     /// Writes them into the run's directory.
     pub fn write(&self, folder: &Path) -> Result<(), PipelineError> {
         let text = seal(self).expect("inputs are strings and numbers");
@@ -175,12 +182,6 @@ impl Inputs {
         }
         Err(RunError::OtherRun { path, found: inputs.run, wanted: run })
     }
-}
-
-/// The records that are in a report's table.
-pub fn used(records: &[Record], report: &CertifyReport) -> Vec<Record> {
-    let skipped: HashSet<&str> = report.skipped.iter().map(|(identity, _)| identity.as_str()).collect();
-    records.iter().filter(|record| !skipped.contains(record.identity.as_str())).cloned().collect()
 }
 
 /// Why the directory of a run cannot be used.

@@ -27,8 +27,8 @@ use super::run_files::{
     DEEPER_FILE, Inputs, LINES_FILE, OLD_PLACES_FILE, RunError, RunPlaces, StoredRun, TABLE_FILE,
     write_deeper,
 };
-use super::{PipelineError, QueryAnswer, data_set_digest};
-use crate::dataset::{Boxes, DatasetOptions, Format, Record, open};
+use super::{PipelineError, QueryAnswer};
+use crate::dataset::{Boxes, DatasetOptions, Format, Record, data_set_digest, open};
 use crate::run::{
     EncoderDescription, GalleryDescription, Method, Procedure, RUN_FORMAT, RunCommand, RunDescription,
     Smoothed, TableDescription,

@@ -8,8 +8,7 @@ use std::path::Path;
 
 use retrievalguard::gallery::Gallery;
 use retrievalguard::storage::manifest::GalleryDirectory;
-use retrievalguard_encoder::dataset::{PictureSource, Record, Role};
-use retrievalguard_encoder::pipeline::data_set_digest;
+use retrievalguard_encoder::dataset::{PictureSource, Record, Role, data_set_digest};
 
 use super::snapshot::Snapshot;
 

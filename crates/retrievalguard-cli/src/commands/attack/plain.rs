@@ -8,11 +8,11 @@ use std::path::Path;
 use retrievalguard::Seed;
 use retrievalguard::storage::manifest::{Engine, GalleryDirectory};
 use retrievalguard_encoder::dataset::{
-    Boxes, BrokenPictures, DatasetOptions, PictureSource, Record, Role, open,
+    Boxes, BrokenPictures, DatasetOptions, PictureSource, Record, RecordSet, Role, open,
 };
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::pipeline::run_files::RunPlaces;
-use retrievalguard_encoder::pipeline::{IndexRequest, data_set_digest, index};
+use retrievalguard_encoder::pipeline::{IndexRequest, index};
 
 use super::super::run_directory::RunDirectory;
 use crate::arguments::EngineArgs;
@@ -72,15 +72,14 @@ fn stored_engine(embedder: &OnnxEmbedder) -> Option<Engine> {
 }
 
 /// The records that the gallery was made from: by the paths it keeps, or those of the run's own queries.
-fn pictures(run: &RunDirectory, stored: &GalleryDirectory) -> Option<Vec<Record>> {
+fn pictures(run: &RunDirectory, stored: &GalleryDirectory) -> Option<RecordSet> {
     let digest = stored.manifest.provenance.data_set?;
-    let same =
-        |records: &Vec<Record>| records.len() == stored.gallery.len() && data_set_digest(records) == digest;
+    let same = |records: &RecordSet| records.len() == stored.gallery.len() && records.digest() == digest;
     by_path(&run.inputs.places, stored).filter(same).or_else(|| queries(&run.inputs.places).filter(same))
 }
 
 /// One record per item, whole pictures.
-fn by_path(places: &RunPlaces, stored: &GalleryDirectory) -> Option<Vec<Record>> {
+fn by_path(places: &RunPlaces, stored: &GalleryDirectory) -> Option<RecordSet> {
     let gallery = &stored.gallery;
     (0..gallery.len())
         .map(|row| {
@@ -101,8 +100,8 @@ fn by_path(places: &RunPlaces, stored: &GalleryDirectory) -> Option<Vec<Record>>
 }
 
 /// The data set of the queries, which is often that of the gallery; it knows its boxes.
-fn queries(places: &RunPlaces) -> Option<Vec<Record>> {
+fn queries(places: &RunPlaces) -> Option<RecordSet> {
     let boxes = Boxes::named(&places.boxes)?;
     let data = open(&places.queries, places.format.parse().ok()?, DatasetOptions { boxes }).ok()?;
-    Some(data.records)
+    Some(data.records.into())
 }

@@ -56,10 +56,10 @@ pub(super) fn write(
     let Cost { encoder_calls, gradient_passes } = total(results);
     let (effort, judging, summary) = (request.effort, request.judging, AttackSummary::new(results));
     let queries: Vec<Query<'_>> = request
-        .targets
+        .queries
         .iter()
         .zip(results)
-        .map(|(target, attacked)| Query { identity: &target.record.identity, attacked })
+        .map(|(query, attacked)| Query { identity: &query.identity, attacked })
         .collect();
     let value = json!({
         "table": table,
@@ -203,7 +203,7 @@ fn conclude(
         .inside
         .iter()
         .take(LISTED)
-        .map(|&position| request.targets[position].record.identity.as_str())
+        .map(|&position| request.queries[position].identity.as_str())
         .collect();
     let more = if broken > LISTED { format!(" and {} more", broken - LISTED) } else { String::new() };
     let listed = names.join(", ") + &more;

@@ -1,0 +1,228 @@
+//! What a run of certificates is asked for: one set of options with its checks, whoever reads it from flags or arguments.
+
+use std::num::NonZeroUsize;
+
+use retrievalguard::certificate::CertificateName;
+use retrievalguard::storage::manifest::{GalleryDirectory, GalleryManifest};
+use retrievalguard::{Alpha, Excess, ParameterError, SampleCount, Seed, Sigma, TargetRadius};
+
+use super::{CertifyRequest, LeaveOneOut};
+use crate::dataset::{BrokenPictures, Selected};
+use crate::engine::OnnxEmbedder;
+use crate::run::Procedure;
+
+/// Options that mean nothing together, or too little.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// A target radius, or radii for Recall@k, beside other certificates.
+    #[error("{}", self.spelled(str::to_owned))]
+    OtherCertificates,
+    /// Both of them.
+    #[error("{}", self.spelled(str::to_owned))]
+    TargetBesideTopK,
+    /// Neither the options nor the gallery say the noise level.
+    #[error("{}", self.spelled(str::to_owned))]
+    NoSigma {
+        /// Name of the gallery.
+        gallery: String,
+    },
+    /// A number is out of its range.
+    #[error(transparent)]
+    Parameter(#[from] ParameterError),
+}
+
+impl OptionsError {
+    /// The message with the names of options as flags.
+    pub fn as_flags(&self) -> String {
+        self.spelled(|name| format!("--{}", name.replace('_', "-")))
+    }
+
+    fn spelled(&self, name: impl Fn(&str) -> String) -> String {
+        let [target_radius, top_k, certificate, sigma] =
+            ["target_radius", "top_k", "certificate", "sigma"].map(name);
+        match self {
+            Self::OtherCertificates => {
+                format!("{target_radius} and {top_k} apply to half-space only, wanted no other {certificate}")
+            }
+            Self::TargetBesideTopK => {
+                format!("{target_radius} decides recall@1, wanted no {top_k} beside it")
+            }
+            Self::NoSigma { gallery } => {
+                format!("gallery `{gallery}` does not say its noise level, wanted {sigma}")
+            }
+            Self::Parameter(error) => error.to_string(),
+        }
+    }
+}
+
+/// The noise level that was given, or else that of the gallery.
+///
+/// A given one that is another is refused with the rest of the gallery's disagreements.
+pub fn sigma_for(
+    given: Option<Sigma>,
+    manifest: &GalleryManifest,
+    gallery: &str,
+) -> Result<Sigma, OptionsError> {
+    let sigma = given.or(manifest.provenance.sigma);
+    sigma.ok_or_else(|| OptionsError::NoSigma { gallery: gallery.to_owned() })
+}
+
+/// Refuses a target radius and radii for Recall@k where they mean nothing.
+pub fn check_depth(
+    certificates: &[CertificateName],
+    top_k: usize,
+    target_radius: Option<TargetRadius>,
+) -> Result<(), OptionsError> {
+    let deep = target_radius.is_some() || top_k > 1;
+    if deep && certificates != [CertificateName::HalfSpace] {
+        return Err(OptionsError::OtherCertificates);
+    }
+    if target_radius.is_some() && top_k > 1 {
+        return Err(OptionsError::TargetBesideTopK);
+    }
+    Ok(())
+}
+
+/// Everything about a run of certificates but its pictures, its encoder and its gallery.
+#[derive(Clone, Debug)]
+pub struct CertifyOptions {
+    /// Failure probability of one certificate, or of all together.
+    pub alpha: Alpha,
+    /// Whether all certificates are to hold at once.
+    pub simultaneous: bool,
+    /// Samples on which every choice is made.
+    pub pilot: SampleCount,
+    /// Certifying samples; the cap if a target radius is given.
+    pub samples: SampleCount,
+    /// The certificates wanted.
+    pub certificates: Vec<CertificateName>,
+    /// Radii for Recall@1 to Recall@k under `half-space`.
+    pub top_k: usize,
+    /// A radius to decide with as few samples as possible, under `half-space`.
+    pub target_radius: Option<TargetRadius>,
+    /// Root of the noise.
+    pub seed: Seed,
+    /// Whether a query may find itself.
+    pub leave_one_out: LeaveOneOut,
+    /// What happens to embeddings above the norm bound.
+    pub excess: Excess,
+    /// What happens to broken pictures.
+    pub broken: BrokenPictures,
+    /// How many threads work; the result does not depend on it.
+    pub threads: NonZeroUsize,
+    /// Noisy copies that go through the encoder together; the result does not depend on it.
+    pub batch: NonZeroUsize,
+}
+
+impl CertifyOptions {
+    /// Refuses options that mean nothing together, before anything is opened.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        check_depth(&self.certificates, self.top_k, self.target_radius)
+    }
+
+    /// How each of so many queries is certified.
+    pub fn procedure(&self, sigma: Sigma, queries: usize) -> Result<Procedure, OptionsError> {
+        let alpha = match self.simultaneous {
+            true => self.alpha.share(SampleCount::new(queries as u64)?),
+            false => self.alpha,
+        };
+        Ok(Procedure {
+            sigma,
+            alpha,
+            pilot: self.pilot,
+            samples: self.samples,
+            certificates: self.certificates.clone(),
+            top_k: self.top_k,
+            target_radius: self.target_radius,
+        })
+    }
+
+    /// The request for these queries against a gallery and its name in messages.
+    pub fn request<'a>(
+        &self,
+        sigma: Sigma,
+        queries: &'a Selected,
+        embedder: &'a OnnxEmbedder,
+        (gallery, gallery_name): (&'a GalleryDirectory, &'a str),
+    ) -> Result<CertifyRequest<'a>, OptionsError> {
+        self.check()?;
+        Ok(CertifyRequest {
+            queries: &queries.chosen,
+            data_set: &queries.all,
+            embedder,
+            gallery,
+            gallery_name,
+            procedure: self.procedure(sigma, queries.chosen.len())?,
+            seed: self.seed,
+            leave_one_out: self.leave_one_out,
+            excess: self.excess,
+            broken: self.broken,
+            threads: self.threads,
+            batch: self.batch,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> CertifyOptions {
+        CertifyOptions {
+            alpha: Alpha::new(0.01).unwrap(),
+            simultaneous: false,
+            pilot: SampleCount::new(20).unwrap(),
+            samples: SampleCount::new(100).unwrap(),
+            certificates: vec![CertificateName::HalfSpace],
+            top_k: 1,
+            target_radius: None,
+            seed: Seed::new(0),
+            leave_one_out: LeaveOneOut::Auto,
+            excess: Excess::Refuse,
+            broken: BrokenPictures::Fatal,
+            threads: NonZeroUsize::MIN,
+            batch: NonZeroUsize::MIN,
+        }
+    }
+
+    #[test]
+    fn options_that_mean_nothing_together_are_refused_in_flags_and_in_arguments() {
+        let target = TargetRadius::new(0.1).ok();
+        let both = vec![CertificateName::HalfSpace, CertificateName::Vote];
+        let cases = [
+            (CertifyOptions { target_radius: target, certificates: both.clone(), ..options() }, "no other"),
+            (CertifyOptions { top_k: 3, certificates: both.clone(), ..options() }, "no other"),
+            (CertifyOptions { top_k: 3, target_radius: target, ..options() }, "beside it"),
+        ];
+        for (refused, words) in cases {
+            let error = refused.check().unwrap_err();
+            assert!(error.to_string().contains(words) && error.to_string().contains("target_radius"));
+            assert!(error.as_flags().starts_with("--target-radius "), "{}", error.as_flags());
+        }
+        for sound in [
+            options(),
+            CertifyOptions { certificates: both, ..options() },
+            CertifyOptions { top_k: 3, ..options() },
+            CertifyOptions { target_radius: target, ..options() },
+        ] {
+            assert_eq!(sound.check(), Ok(()));
+        }
+        let silent = OptionsError::NoSigma { gallery: "g".to_owned() };
+        assert_eq!(silent.as_flags(), "gallery `g` does not say its noise level, wanted --sigma");
+        assert_eq!(silent.to_string(), "gallery `g` does not say its noise level, wanted sigma");
+    }
+
+    #[test]
+    fn certificates_that_hold_at_once_share_alpha_over_the_queries() {
+        let sigma = Sigma::new(0.25).unwrap();
+        let alpha = |simultaneous, queries| {
+            CertifyOptions { simultaneous, ..options() }
+                .procedure(sigma, queries)
+                .map(|asked| asked.alpha.get())
+        };
+        assert_eq!(alpha(false, 50).unwrap(), 0.01);
+        assert!((alpha(true, 50).unwrap() - 0.0002).abs() < 1e-12);
+        assert!(alpha(true, 0).is_err());
+    }
+}
