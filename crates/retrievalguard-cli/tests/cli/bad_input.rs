@@ -100,7 +100,7 @@ fn a_broken_picture_stops_the_run_or_is_skipped_and_counted() {
     sandbox.write("pictures/class-3/2.png", "GIF89a");
     let index = format!("index pictures --gallery gallery {ENCODER} --threads 1");
     let run = sandbox.run(&index).fails(2, &["picture `pictures/class-1/0.png` is a broken PNG file"]);
-    run.tells(&["hint: --skip-broken leaves broken pictures out"]);
+    run.tells(&["hint: --skip-broken skips broken pictures"]);
     // What the hint says goes on with what was done.
     let skipping = format!("{index} --skip-broken");
     let run = sandbox.run(&skipping).succeeds();

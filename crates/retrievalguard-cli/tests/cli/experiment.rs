@@ -65,7 +65,7 @@ fn a_sweep_gives_the_numbers_of_certify_and_draws_no_sample_twice() {
     let first = sandbox.run(experiment).succeeds();
     first
         .prints(&["half-space-mean", "half-space", "out/figure.svg"])
-        .tells(&["chosen by these results is certified with another --seed"]);
+        .tells(&["certify a setting that you choose by these results with another --seed"]);
     let summary = sandbox.text("out/summary.csv");
     let lines: Vec<Vec<&str>> = summary.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(lines.len(), 1 + 4, "{summary}");
@@ -152,7 +152,10 @@ fn files_that_are_no_experiments_are_refused_with_what_is_wrong() {
     refuse(PLAN.replace("\"encoder.onnx\"", "\"encoder.onnx\"\nsigma = 0.5"), &["no encoder for sigma 0.25"]);
     let encoder = "[[encoder]]\nname = \"GDML\"\nmodel = \"encoder.onnx\"\n";
     refuse(PLAN.replace("[sweep]", &format!("{encoder}[sweep]")), &["two encoders called `GDML`"]);
-    refuse(PLAN.replace("\"products\"", "\"clouds\""), &["`clouds` is no subject"]);
+    refuse(
+        PLAN.replace("\"products\"", "\"clouds\""),
+        &["subject is `clouds`", "wanted products or fabrics"],
+    );
     refuse(PLAN.replace("alpha = [0.01]", "alpha = [0.01, 0.1]"), &["2 values of Alpha in one curve"]);
     refuse(
         PLAN.replace("panels = [\"certificate\"]", "panels = []"),

@@ -111,14 +111,14 @@ fn rows_that_cannot_be_independent_are_refused() {
             of(&samples[..DIMENSION].repeat(400)),
             of(&pilot),
             "all 400 certifying rows are the same",
-            "the 400 certifying rows begin again after every 1",
+            "the 400 certifying rows repeat with period 1,",
         ),
         (
             "twice",
             of(&samples.repeat(2)),
             of(&pilot),
             "600 of 1200 certifying rows repeat an earlier one, row 600 is row 0",
-            "the 1200 certifying rows begin again after every 600",
+            "the 1200 certifying rows repeat with period 600,",
         ),
         (
             "stretched",
