@@ -89,7 +89,7 @@ fn what_cannot_be_trained_is_refused_by_name() {
     sandbox.draw("pictures");
     let train = |rest: &str| sandbox.run(&format!("train pictures {SMALL} {rest}"));
     sandbox.write("taken/recipe.toml", "");
-    train("--out taken").fails(2, &["`taken` holds a run already", "hint: --resume goes on"]);
+    train("--out taken").fails(2, &["`taken` holds a run already", "hint: --resume continues that run"]);
     sandbox.run("train pictures --out nothing --resume").fails(2, &["there is no run to resume", "nothing"]);
     let changed = sandbox.run("train pictures --out nothing --resume --sigma 0.5");
     changed.fails(2, &["without flags that change it"]);
