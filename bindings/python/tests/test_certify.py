@@ -124,7 +124,7 @@ def test_rows_that_cannot_be_independent_are_refused(problem):
     for rows, chosen, words, order in (
         (samples, samples[:200].copy(), "200 of 2000 certifying rows are rows of the pilot", "rows 0 to 200"),
         (np.tile(samples, (2, 1)), pilot, "2000 of 4000 certifying rows repeat", "repeat with period 2000"),
-        (np.repeat(samples, 3, axis=0), pilot, "4000 of 6000 certifying rows repeat", "is there 3 times in a row"),
+        (np.repeat(samples, 3, axis=0), pilot, "4000 of 6000 certifying rows repeat", "occurs 3 times in succession"),
     ):
         with pytest.raises(rg.InputError, match="discrete=True if .*" + words):
             certify(rows, chosen)

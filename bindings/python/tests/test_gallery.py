@@ -83,7 +83,7 @@ def test_pickles(gallery):
         (lambda: rg.Gallery([[1.0, np.nan]], ["a"]), "component 1 of gallery item `0` \\(row 0\\) is NaN"),
         (lambda: rg.Gallery([[np.inf, 0]], ["a"], ["x.png"]), "gallery item `x.png` \\(row 0\\) is inf"),
         (lambda: rg.Gallery([1.0, 2.0], ["a"]), "gallery vectors have shape \\(2,\\), wanted two dimensions"),
-        (lambda: rg.Gallery([[1.0], [2.0, 3.0]], ["a", "b"]), "gallery vectors are no array"),
+        (lambda: rg.Gallery([[1.0], [2.0, 3.0]], ["a", "b"]), "gallery vectors are not an array"),
         (lambda: rg.Gallery([[1.0], [2.0]], ["a"]), "gallery has 1 labels, wanted one for each of its 2 items"),
         (lambda: rg.Gallery(np.empty((0, 3)), []), "gallery has no items"),
         (lambda: rg.Gallery(np.empty((3, 0)), list("abc")), "gallery dimension is 0"),

@@ -188,10 +188,10 @@ def test_a_task_that_kills_its_actors_is_named(cluster, run, monkeypatch):
 
 
 def test_what_is_wrong_with_a_run_is_said_once_and_by_name(cluster, run, encoder, folders, gallery, tmp_path):
-    with pytest.warns(UserWarning, match="does not take part"), pytest.raises(rg.InputError, match="computed by rten|no usable onnxruntime"):
+    with pytest.warns(UserWarning, match="does not take part"), pytest.raises(rg.InputError, match="needs engine rten|no usable onnxruntime"):
         rg.ray.work(run, address=cluster[0], engine="onnxruntime", progress=False)
     # The other node has no card, so there is nobody left to wait for.
-    with pytest.warns(UserWarning, match="does not take part"), pytest.raises(rg.InputError, match="computed by rten"):
+    with pytest.warns(UserWarning, match="does not take part"), pytest.raises(rg.InputError, match="needs engine rten"):
         rg.ray.work(run, address=cluster[0], engine="onnxruntime", gpus=1, progress=False)
     with _actor_pool.connected(cluster[0]), _actor_pool.ActorPool(run, 64, 0, {}, 5, True) as pool:
         with pytest.raises(rg.InputError, match="an actor wants 64 CPUs of a node and 0 GPUs"):

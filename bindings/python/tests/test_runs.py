@@ -140,7 +140,7 @@ def test_what_cannot_be_is_refused_by_name(run, encoder, folders, gallery, tmp_p
 
     for change, message in [
         ({"run": run.address}, "holds another run already"),
-        ({"run": "ftp://somewhere/run"}, "`ftp://somewhere/run` is no place for a run"),
+        ({"run": "ftp://somewhere/run"}, "`ftp://somewhere/run` cannot hold a run"),
         ({"chunk": 0}, "chunk is 0"),
         ({"chunk": 10, "target_radius": 0.1}, "wanted no --chunk beside it"),
         ({"sigma": 0.2}, "was smoothed with sigma 0.1"),

@@ -125,7 +125,7 @@ fn rows_that_cannot_be_independent_are_refused() {
             of(&samples.chunks(DIMENSION).flat_map(|row| row.repeat(2)).collect::<Vec<f32>>()),
             of(&pilot),
             "600 of 1200 certifying rows repeat an earlier one, row 1 is row 0",
-            "each of the 1200 certifying rows is there 2 times in a row",
+            "each of the 1200 certifying rows occurs 2 times in succession",
         ),
         (
             "the gallery",
