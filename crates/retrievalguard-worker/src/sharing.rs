@@ -56,7 +56,7 @@ pub fn share(
     let manifest = RunManifest {
         format: SHARED_FORMAT,
         run: plan.description,
-        skip_broken: request.broken == BrokenPictures::Skip,
+        skip_broken: request.options.broken == BrokenPictures::Skip,
         chunk: sharing.chunk,
         namesakes: plan.namesakes,
         notes: sharing.notes,
@@ -78,7 +78,8 @@ pub fn share(
         store.put(&format!("{GALLERY}/{name}"), bytes)?;
     }
     // Stores are slow and far away; every picture goes by itself.
-    let queue = WorkQueue { pieces: manifest.queries.len(), before: 0, threads: request.threads, observer };
+    let queue =
+        WorkQueue { pieces: manifest.queries.len(), before: 0, threads: request.options.threads, observer };
     queue.run(|index| {
         let bytes = match &request.queries[index].source {
             PictureSource::File(path) => read(path)?,

@@ -266,13 +266,10 @@ pub(super) fn tell_resumed(report: &CertifyReport) {
 
 /// Largest radius attainable, encoder calls and time, before anything is drawn.
 pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
-    let (embedder, queries) = (request.embedder, request.queries.len() as u64);
-    let mut ceiling = Ceiling::new(
-        request.procedure.sigma,
-        request.procedure.alpha,
-        embedder.norm_bound(),
-        embedder.dimension(),
-    );
+    let CertifyRequest { embedder, procedure, .. } = request;
+    let queries = request.queries.len() as u64;
+    let mut ceiling =
+        Ceiling::new(procedure.sigma, procedure.alpha, embedder.norm_bound(), embedder.dimension());
     let provenance = &request.gallery.manifest.provenance;
     if let Some(samples) = provenance.samples.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
         ceiling = ceiling.gallery_samples(samples);
@@ -280,32 +277,27 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
     tell(format_args!(
         "plan: {queries} queries against {} items, {} + {} noisy copies each, sigma {}, alpha {}",
         request.gallery.gallery.len(),
-        request.procedure.pilot,
-        request.procedure.samples,
-        request.procedure.sigma,
-        request.procedure.alpha
+        procedure.pilot,
+        procedure.samples,
+        procedure.sigma,
+        procedure.alpha
     ));
-    for &name in &request.procedure.certificates {
-        let reach = ceiling.largest_radius(name, request.procedure.samples);
+    for &name in &procedure.certificates {
+        let reach = ceiling.largest_radius(name, procedure.samples);
         let text = reach.map_or("nothing: every query will abstain".to_owned(), |radius| {
-            format!(
-                "{} ({} sigma)",
-                round_down(radius, 4),
-                round_down(radius / request.procedure.sigma.get(), 2)
-            )
+            format!("{} ({} sigma)", round_down(radius, 4), round_down(radius / procedure.sigma.get(), 2))
         });
         tell(format_args!("plan: {name} can reach {text}"));
-        if let (Some(target), Some(reach)) = (request.procedure.target_radius, reach)
+        if let (Some(target), Some(reach)) = (procedure.target_radius, reach)
             && target.get() > reach
         {
             tell(format_args!(
                 "plan: the target radius {target} is out of reach with {} samples",
-                request.procedure.samples
+                procedure.samples
             ));
         }
     }
-    let calls =
-        queries * (u64::from(request.procedure.pilot.get()) + u64::from(request.procedure.samples.get()));
+    let calls = queries * (u64::from(procedure.pilot.get()) + u64::from(procedure.samples.get()));
     let rate = speed(request)?;
     tell(format_args!("plan: at most {calls} encoder calls, about {}", duration(calls as f64 / rate)));
     Ok(())
@@ -315,11 +307,11 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
 fn speed(request: &CertifyRequest<'_>) -> anyhow::Result<f64> {
     let pixels = vec![0.5; request.embedder.input_len()];
     let picture = Picture { identity: "speed", pixels: &pixels };
-    let smoother = Smoother::new(request.embedder, request.procedure.sigma, request.seed)
+    let smoother = Smoother::new(request.embedder, request.procedure.sigma, request.options.seed)
         .excess(Excess::Project)
-        .batch(request.batch)
-        .threads(request.threads);
-    let mut count = 2 * u32::try_from(request.threads.get())?;
+        .batch(request.options.batch)
+        .threads(request.options.threads);
+    let mut count = 2 * u32::try_from(request.options.threads.get())?;
     loop {
         let start = Instant::now();
         smoother.mean(&picture, Stage::Trial, 0..count)?;

@@ -43,8 +43,8 @@ pub(super) fn log_run(
     let line = json!({
         "finished_unix_seconds": now,
         "seconds": started.elapsed().as_secs_f64(),
-        "threads": request.threads,
-        "batch": request.batch,
+        "threads": request.options.threads,
+        "batch": request.options.batch,
         "queries": report.table.rows().len(),
         "resumed": report.resumed,
         "skipped": report.skipped,

@@ -10,14 +10,14 @@ use retrievalguard::gallery::Neighbour;
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
-use retrievalguard::{Embedder, Excess, Samples, Seed, Sigma, Smoother};
+use retrievalguard::{Embedder, Samples, Sigma, Smoother};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Answered, EncoderInputs, PictureOutcome, PipelineError, Query, QueryCertifier, Relevant, ResumableRun,
-    uncertified,
+    Answered, CertifyOptions, EncoderInputs, PictureOutcome, PipelineError, Query, QueryCertifier, Relevant,
+    ResumableRun, uncertified,
 };
-use crate::dataset::{BrokenPictures, PictureSource, Record, RecordSet};
+use crate::dataset::{PictureSource, Record, RecordSet};
 use crate::engine::OnnxEmbedder;
 use crate::run::{
     EncoderDescription, GalleryDescription, Method, Procedure, RUN_FORMAT, RunCommand, RunDescription,
@@ -51,18 +51,8 @@ pub struct CertifyRequest<'a> {
     pub gallery_name: &'a str,
     /// How each query is certified.
     pub procedure: Procedure,
-    /// Root of the noise.
-    pub seed: Seed,
-    /// Whether a query may find itself.
-    pub leave_one_out: LeaveOneOut,
-    /// What happens to embeddings above the norm bound.
-    pub excess: Excess,
-    /// What happens to broken pictures.
-    pub broken: BrokenPictures,
-    /// How many threads work; the result does not depend on it.
-    pub threads: NonZeroUsize,
-    /// Noisy copies that go through the encoder together; the result does not depend on it.
-    pub batch: NonZeroUsize,
+    /// What was asked for: the noise, what is left out, and how the work is spread.
+    pub options: &'a CertifyOptions,
 }
 
 /// What a certify run made.
@@ -164,7 +154,7 @@ impl CertifyPlan {
             leave_one_out: left_out,
             excluded_rows: excluded_digest(own.excluded.iter().map(Vec::as_slice)),
             gallery: GalleryDescription::new(request.gallery),
-            method: Method::Smoothed(Smoothed::new(procedure, request.seed, request.excess)),
+            method: Method::Smoothed(Smoothed::new(procedure, request.options.seed, request.options.excess)),
         };
         let OwnRows { excluded, namesakes } = own;
         Ok(Self { excluded, namesakes, description })
@@ -213,7 +203,8 @@ pub fn certify(
     journal: &Path,
     observer: &dyn Observer,
 ) -> Result<CertifyReport, PipelineError> {
-    let CertifyRequest { queries, embedder, broken, threads, .. } = *request;
+    let CertifyRequest { queries, embedder, options, .. } = *request;
+    let CertifyOptions { broken, threads, .. } = *options;
     let plan = CertifyPlan::new(request)?;
     let description = &plan.description.to_value();
     let run = ResumableRun { journal, description, pictures: queries.len(), broken }.open()?;
@@ -221,9 +212,9 @@ pub fn certify(
     // Queries are spread over the threads; where there are fewer of them, each gets several.
     let workers = NonZeroUsize::new(threads.get().min(run.left())).unwrap_or(NonZeroUsize::MIN);
     let within = NonZeroUsize::new(threads.get() / workers).unwrap_or(NonZeroUsize::MIN);
-    let smoother = Smoother::new(embedder, request.procedure.sigma, request.seed)
-        .batch(request.batch)
-        .excess(request.excess)
+    let smoother = Smoother::new(embedder, request.procedure.sigma, request.options.seed)
+        .batch(request.options.batch)
+        .excess(request.options.excess)
         .threads(within);
     let inputs = EncoderInputs { records: queries, config: embedder.model_config(), broken };
     let certifier = QueryCertifier::stored(&plan.description.smoothed()?.procedure, request.gallery);
@@ -268,7 +259,7 @@ impl OwnRows {
     fn find(request: &CertifyRequest<'_>, queries: Digest) -> Self {
         let stored = request.gallery;
         let none = || Self { excluded: vec![Vec::new(); request.queries.len()], namesakes: 0 };
-        if request.leave_one_out == LeaveOneOut::Never {
+        if request.options.leave_one_out == LeaveOneOut::Never {
             return none();
         }
         let mut rows: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -279,7 +270,7 @@ impl OwnRows {
             return none();
         }
         let made_of = stored.manifest.provenance.data_set;
-        let all_same = request.leave_one_out == LeaveOneOut::Always
+        let all_same = request.options.leave_one_out == LeaveOneOut::Always
             || made_of == Some(queries)
             || made_of.is_some() && made_of == Some(request.data_set.digest());
         let mut namesakes = 0;

@@ -140,7 +140,7 @@ impl CertifyOptions {
 
     /// The request for these queries against a gallery and its name in messages.
     pub fn request<'a>(
-        &self,
+        &'a self,
         sigma: Sigma,
         queries: &'a Selected,
         embedder: &'a OnnxEmbedder,
@@ -154,12 +154,7 @@ impl CertifyOptions {
             gallery,
             gallery_name,
             procedure: self.procedure(sigma, queries.chosen.len())?,
-            seed: self.seed,
-            leave_one_out: self.leave_one_out,
-            excess: self.excess,
-            broken: self.broken,
-            threads: self.threads,
-            batch: self.batch,
+            options: self,
         })
     }
 }
