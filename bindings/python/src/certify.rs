@@ -12,7 +12,7 @@ use retrievalguard::certificate::{
 use retrievalguard::gallery::Neighbour;
 use retrievalguard::{Excess, NormBound, SampleCount, SampleError, Samples};
 use retrievalguard_encoder::pipeline::{self, Answered, QueryCertifier, Relevant, check_depth};
-use retrievalguard_encoder::run::{Procedure, Retriever};
+use retrievalguard_encoder::run::Procedure;
 use retrievalguard_encoder::work::{Stopped, WorkQueue};
 
 use crate::errors::{in_context, raised, refused};
@@ -190,7 +190,7 @@ impl<'a> Checked<'a> {
         let relevant = match (query.item, &query.label) {
             (Some(item), _) => Relevant::Item(item),
             (None, Some(name)) => Relevant::Label(name),
-            (None, None) => Relevant::Retrieved(Retriever::Mean),
+            (None, None) => Relevant::Retrieved(self.procedure.retriever()),
         };
         let asked = pipeline::Query { relevant, excluded: &query.excluded };
         let answered = certifier.answer_sampled(&asked, sampled)?;

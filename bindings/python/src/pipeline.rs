@@ -117,7 +117,7 @@ pub(crate) struct Certifying {
     sigma: Option<f64>,
     alpha: f64,
     simultaneous: bool,
-    pilot: u64,
+    pilot: Option<u64>,
     samples: u64,
     certificates: Vec<String>,
     top_k: usize,
@@ -172,7 +172,7 @@ pub(crate) fn ordered<T>(
     let options = CertifyOptions {
         alpha: parameters::alpha(certifying.alpha)?,
         simultaneous: certifying.simultaneous,
-        pilot: parameters::sample_count(certifying.pilot)?,
+        pilot: certifying.pilot.map(parameters::sample_count).transpose()?,
         samples: parameters::sample_count(certifying.samples)?,
         certificates: certifying
             .certificates

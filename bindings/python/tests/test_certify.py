@@ -182,7 +182,7 @@ def test_hostile_input_is_refused_by_name(problem):
         ({"excess": "ignore"}, "excess is `ignore`, wanted refuse or project"),
         ({"certificate": "magic"}, "`magic` is not a certificate, wanted one of paper, paper-linear"),
         ({"certificate": "all"}, "wanted a list of queries"),
-        ({"certificate": "vote", "top_k": 2}, "apply to half-space only"),
+        ({"certificate": "vote", "top_k": 2}, "top_k applies to half-space only"),
         ({"top_k": 0}, "top_k is 0, wanted at least 1"),
         ({"top_k": 50}, "top_k is 50, wanted at most"),
         ({"top_k": 2, "target_radius": 0.1}, "target_radius decides recall@1"),

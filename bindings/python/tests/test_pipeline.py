@@ -174,7 +174,7 @@ def test_what_does_not_fit_is_refused_by_name(encoder, folders, gallery, tmp_pat
         ({"gallery": tmp_path / "nowhere"}, "nowhere"),
         ({"encoder": "encoder.onnx"}, "encoder is str, wanted an Encoder"),
         ({"certificate": "magic"}, "`magic` is not a certificate"),
-        ({"certificate": "vote", "top_k": 2}, "apply to half-space only"),
+        ({"certificate": "vote", "top_k": 2}, "top_k applies to half-space only"),
         ({"samples": 0}, "sample count is 0"),
         ({"format": "tarot"}, "tarot"),
         ({"split": "monday"}, "split is `monday`, wanted one of train"),

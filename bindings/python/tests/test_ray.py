@@ -106,7 +106,7 @@ def alone():
         raise TimeoutError("the test takes too long")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(300)
+    signal.alarm(900)
     while actors():
         time.sleep(0.05)
     yield

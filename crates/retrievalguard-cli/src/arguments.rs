@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use retrievalguard::certificate::CertificateName;
+use retrievalguard::certificate::{CertificateName, Retriever};
 use retrievalguard::storage::manifest::GalleryManifest;
 use retrievalguard::{Excess, Sigma};
 use retrievalguard_encoder::dataset::{Boxes, BrokenPictures, Format, NamedSplit, Role, Selected, Selection};
@@ -260,5 +260,26 @@ pub(crate) fn tell_skipped(skipped: &[(String, String)]) {
     }
     if !skipped.is_empty() {
         tell(format_args!("{} broken pictures were skipped", skipped.len()));
+    }
+}
+
+/// Which smoothed retriever answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RetrieverArg {
+    /// Search with the mean of the noisy embeddings
+    Mean,
+    /// Let the noisy embeddings vote
+    Vote,
+    /// Compare the answer with every other label by itself: tens of samples decide
+    Pairwise,
+}
+
+impl From<RetrieverArg> for Retriever {
+    fn from(word: RetrieverArg) -> Self {
+        match word {
+            RetrieverArg::Mean => Self::Mean,
+            RetrieverArg::Vote => Self::Vote,
+            RetrieverArg::Pairwise => Self::Pairwise,
+        }
     }
 }

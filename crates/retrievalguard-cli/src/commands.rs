@@ -114,7 +114,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         #[cfg(feature = "train")]
         Command::Train(arguments) => train::run(arguments, out),
         #[cfg(not(feature = "train"))]
-        Command::Train(_) => Err(not_built::NotBuilt::train("`retrievalguard train`").into()),
+        Command::Train(_) => Err(not_built::NotBuilt("`retrievalguard train`").into()),
         Command::Doctor(arguments) => doctor::run(arguments, out),
         Command::Completions(arguments) => completions::run(arguments, out),
     }

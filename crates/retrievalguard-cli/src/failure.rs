@@ -219,6 +219,12 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
              gallery, move the manifest (NAME.npy.json, retrievalguard.json) away",
         );
     }
+    let shared = |cause: &(dyn Error + 'static)| {
+        matches!(cause.downcast_ref(), Some(WorkerError::Picture(PictureError::Changed { .. })))
+    };
+    if error.chain().any(shared) {
+        return Some("the same command begins anew with the pictures as they are");
+    }
     training_hint(error).or_else(|| {
         error.chain().find_map(|cause| match cause.downcast_ref::<PipelineError>() {
             Some(PipelineError::Mismatch(Mismatch { disagreements, .. }))

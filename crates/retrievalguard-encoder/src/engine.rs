@@ -40,7 +40,7 @@ use self::rten::{RtenModel, RtenSession};
 use self::trial::Trial;
 use crate::check::{EncoderCheck, Passes};
 use crate::graph::Model;
-use crate::graph::batch::{BatchQuestion, BatchReading};
+use crate::graph::batch::{BatchReading, BatchSpec};
 use crate::model_config::ModelConfig;
 
 mod choice;
@@ -388,9 +388,9 @@ fn reading(
         Batch::Any => None,
         Batch::Always(size) => Some(size),
     };
-    let question = BatchQuestion { input, picture: preparation.axes, batch: size, output };
+    let spec = BatchSpec { input, picture: preparation.axes, batch: size, output };
     let graph = |source| EngineError::Graph { model: path.to_owned(), source };
-    match BatchReading::of(model, &question).map_err(graph)? {
+    match BatchReading::of(model, &spec).map_err(graph)? {
         BatchReading::Random { node, operator } => {
             Err(EngineError::Random { model: path.to_owned(), node, operator })
         }

@@ -188,14 +188,14 @@ impl RgbPicture {
 
     /// Reads a file.
     pub fn from_path(path: &Path, limits: &PictureLimits) -> Result<Self, PictureError> {
-        Self::from_bytes(&path.display().to_string(), &Self::read_file(path, limits)?, limits)
+        Self::from_bytes(&path.display().to_string(), &Self::read_file(path, limits.bytes)?, limits)
     }
 
     /// The bytes of a file, one more than allowed at most.
-    pub(crate) fn read_file(path: &Path, limits: &PictureLimits) -> Result<Vec<u8>, PictureError> {
+    pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, PictureError> {
         let read = || {
             let mut bytes = Vec::new();
-            File::open(path)?.take(limits.bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+            File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         read().map_err(|source| PictureError::Read { picture: path.display().to_string(), source })

@@ -5,6 +5,7 @@
 //! and however they were named.
 
 use retrievalguard::certificate::CertificateName;
+pub use retrievalguard::certificate::Retriever;
 use retrievalguard::gallery::Gallery;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Differences;
@@ -15,6 +16,7 @@ use serde_json::Value;
 
 use crate::check::EncoderCheck;
 use crate::engine::OnnxEmbedder;
+use crate::pipeline::check_depth;
 
 /// Version of [`RunDescription`]; descriptions of format 1 do not name their format.
 pub const RUN_FORMAT: u32 = 2;
@@ -140,31 +142,6 @@ fn largest_norm(gallery: &Gallery) -> f64 {
     gallery.vectors().chunks_exact(gallery.dimension()).map(squared).fold(0.0, f64::max).sqrt()
 }
 
-/// Which retriever a certificate speaks of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Retriever {
-    /// The item nearest to the mean of the noisy embeddings.
-    Mean,
-    /// The label that most noisy embeddings retrieve.
-    Vote,
-}
-
-impl Retriever {
-    /// The retriever that a certificate speaks of.
-    pub fn of(certificate: CertificateName) -> Self {
-        match certificate {
-            CertificateName::Vote => Self::Vote,
-            CertificateName::Paper
-            | CertificateName::PaperLinear
-            | CertificateName::PaperRepaired
-            | CertificateName::PaperFrozen
-            | CertificateName::HalfSpaceMean
-            | CertificateName::HalfSpace => Self::Mean,
-        }
-    }
-}
-
 /// How one query is certified: everything but the query, the noise and the gallery.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Procedure {
@@ -180,8 +157,18 @@ pub struct Procedure {
     pub certificates: Vec<CertificateName>,
     /// Radii for Recall@1 to Recall@k under `half-space`.
     pub top_k: usize,
-    /// A radius to decide with as few samples as possible, under `half-space`.
+    /// A radius to decide with as few samples as possible, under the only certificate.
     pub target_radius: Option<TargetRadius>,
+}
+
+impl Procedure {
+    /// The retriever that answers: the one that all certificates speak of, the mean if they speak of several.
+    pub fn retriever(&self) -> Retriever {
+        match retrievers(&self.certificates)[..] {
+            [retriever] => retriever,
+            _ => Retriever::Mean,
+        }
+    }
 }
 
 /// Certificates from noise.
@@ -306,9 +293,13 @@ impl RunDescription {
         if smoothed.retrievers != wanted {
             return contradiction("retrievers", &smoothed.retrievers, &wanted);
         }
-        let deep = smoothed.procedure.top_k > 1 || smoothed.procedure.target_radius.is_some();
-        if deep && *names != [CertificateName::HalfSpace] {
-            return contradiction("certificates", names, &"half-space alone beside a target radius or top_k");
+        let Procedure { top_k, target_radius, .. } = smoothed.procedure;
+        if check_depth(names, top_k, target_radius).is_err() {
+            return contradiction(
+                "certificates",
+                names,
+                &"one of half-space, vote and pairwise beside a target radius, half-space beside top_k",
+            );
         }
         Ok(())
     }
@@ -340,7 +331,7 @@ pub struct ArraysDescription {
     pub certificates: Vec<CertificateName>,
     /// Radii for Recall@1 to Recall@k under `half-space`.
     pub top_k: usize,
-    /// A radius that was decided, under `half-space`.
+    /// A radius that was decided, under the only certificate.
     pub target_radius: Option<TargetRadius>,
 }
 

@@ -19,6 +19,7 @@ export function showFacts(about, forgetToken) {
   const behind = gallery.samples === null ? "" : `, ${plural(gallery.samples, "noisy copy", "noisy copies")} behind each`;
   const rows = [
     ["noise σ", `${about.sigma} (pixels in [0, 1])`],
+    ["retriever", about.retriever],
     ["failure probability α", `${about.alpha} per answer`],
     ["samples", `at most ${grouped(about.defaults.samples)} by default, after a pilot of ${grouped(about.pilot)}`],
     ["largest radius", about.largest_radius === null ? "not limited by the samples" : `${roundDown(about.largest_radius)}: no query can get more with the default samples`],
@@ -27,7 +28,9 @@ export function showFacts(about, forgetToken) {
     ["adversarial search", `${SEARCHES[about.search] ?? about.search}, at most ${about.limits.search_seconds.toFixed(0)} s`],
     ["engine", about.engine],
     ["tool", `retrievalguard ${about.version}`],
-    ...["model", "contract", "gallery"].map((name) => [`SHA-256 of the ${name}`, hash(about.hashes[name])]),
+    ["SHA-256 of the model", hash(about.hashes.model)],
+    ["SHA-256 of the model config", hash(about.hashes.contract)],
+    ["SHA-256 of the gallery", hash(about.hashes.gallery)],
   ];
   byId("facts-list").replaceChildren(...rows.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
   links(about, forgetToken);

@@ -299,7 +299,7 @@ export class Perturbing {
     if (otherGallery) doubt.textContent = "The gallery has changed since the radius was certified; the proof holds for the gallery before that. Ask again.";
     else doubt.textContent = doubt.hidden
       ? ""
-      : `Inside the radius, and yet this estimate differs. The proof is about the mean over all noise; ${plural(smoothed.samples, "sample")} only estimate it, and near a tie an estimate can fall on the wrong side. The certificate itself is wrong with probability at most ${this.#question.answer.alpha}.`;
+      : `Inside the radius, and yet this estimate differs. The proof is about all noise; ${plural(smoothed.samples, "sample")} only estimate it, and near a tie an estimate can fall on the wrong side. The certificate itself is wrong with probability at most ${this.#question.answer.alpha}.`;
     const inWords = ({ changed, label }, otherwise) => `${changed ? "changed its mind" : otherwise}, ${label}`;
     byId("perturb-announce").textContent = `Size ${size.toFixed(4)}. Plain: ${inWords(plain, "not changed by this")}. Smoothed: ${inWords(smoothed, "holds")}.`;
     byId("verdicts").dataset.size = size;

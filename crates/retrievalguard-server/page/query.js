@@ -185,7 +185,7 @@ export class Query {
     this.#announce(
       answer.verdict === "certified"
         ? `Finished. ${answer.label}, certified radius ${radiusText(radius)}.`
-        : `Finished. Abstained: nearest is ${answer.candidate_label}, but no radius is proved.`,
+        : `Finished. Abstained: ${answer.candidate_label} is retrieved, but no radius is proved.`,
       true,
     );
     this.#answered({ picture: asked.picture, answer, radius });
@@ -258,7 +258,7 @@ export class Query {
     if (certified) pill(byId("answer-verdict"), "good", growing ? "growing" : "holds", growing ? "certified, still growing" : "certified");
     else if (growing) pill(byId("answer-verdict"), "calm", "growing", "nothing proved yet");
     else pill(byId("answer-verdict"), "calm", "open", asked.finished && place.dataset.state === "finished" ? "abstained" : "nothing proved");
-    byId("answer-label-name").textContent = certified ? "retrieved label" : "nearest label, without a proof";
+    byId("answer-label-name").textContent = certified ? "retrieved label" : "retrieved label, without a proof";
     byId("answer-label").textContent = label ?? asked.answer.candidate_label;
     const big = byId("answer-radius");
     big.textContent = certified ? radiusText(radius) : growing ? "0.0000" : "no radius";

@@ -1,7 +1,7 @@
 //! What clients get: answers, and the words of the guarantee.
 
 use retrievalguard::Alpha;
-use retrievalguard::certificate::{Decision, Radius, Verdict, round_down};
+use retrievalguard::certificate::{Decision, Radius, Retriever, Verdict, round_down};
 use retrievalguard::gallery::Neighbour;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -113,6 +113,9 @@ pub(crate) struct Answer {
     pub(crate) samples: u32,
     /// Pilot samples, on which the label was chosen
     pub(crate) pilot: u32,
+    /// Which smoothed retriever answered: `mean`, `vote` or `pairwise`
+    #[serde(default = "mean_retriever")]
+    pub(crate) retriever: String,
     pub(crate) decision: DecisionWord,
     pub(crate) sigma: f64,
     /// Probability that the guarantee is wrong
@@ -126,6 +129,11 @@ pub(crate) struct Answer {
     pub(crate) hashes: Hashes,
     /// Name of the request in the logs
     pub(crate) request_id: String,
+}
+
+/// What answered before there was a choice.
+fn mean_retriever() -> String {
+    Retriever::Mean.as_str().to_owned()
 }
 
 /// A certified radius on its way
@@ -159,22 +167,32 @@ impl Guarantee {
                 label: None,
                 radius: None,
                 unbounded: false,
-                statement: abstention(candidate, samples),
+                statement: abstention(candidate, system.retriever, samples),
             };
         };
         let chance = format!("except with probability {} over the noise drawn for this answer", system.alpha);
         let [_, height, width] = system.input;
         let picture =
             format!("the picture as the encoder gets it ({height} × {width}, pixels scaled to [0, 1])");
+        let changes = match system.retriever {
+            Retriever::Mean => {
+                format!("makes the nearest item of this gallery have another label than {label}")
+            }
+            Retriever::Vote => format!("makes another label than {label} win the vote of all noisy copies"),
+            Retriever::Pairwise => {
+                format!(
+                    "keeps {label} from coming before each other label in more than half of all noisy copies"
+                )
+            }
+        };
         let statement = match radius {
-            Radius::Finite(radius) => format!(
-                "No change of {picture} with an l2 norm below {} makes the nearest item of this gallery have another \
-                 label than {label}, {chance}.",
-                shortened(radius)
-            ),
-            Radius::Unbounded => format!(
-                "No change of {picture} makes the nearest item of this gallery have another label than {label}, {chance}."
-            ),
+            Radius::Finite(radius) => {
+                format!(
+                    "No change of {picture} with an l2 norm below {} {changes}, {chance}.",
+                    shortened(radius)
+                )
+            }
+            Radius::Unbounded => format!("No change of {picture} {changes}, {chance}."),
         };
         Self {
             verdict: VerdictWord::Certified,
@@ -194,9 +212,12 @@ pub(crate) fn asking_again(alpha: Alpha) -> String {
     )
 }
 
-fn abstention(candidate: Option<&str>, samples: u32) -> String {
-    let nearest = candidate.map_or(String::new(), |label| {
-        format!(" The nearest item has the label {label}, without a guarantee.")
+fn abstention(candidate: Option<&str>, retriever: Retriever, samples: u32) -> String {
+    let nearest = candidate.map_or(String::new(), |label| match retriever {
+        Retriever::Mean => format!(" The nearest item has the label {label}, without a guarantee."),
+        Retriever::Vote | Retriever::Pairwise => {
+            format!(" The pilot retrieves the label {label}, without a guarantee.")
+        }
     });
     match samples {
         0 => format!("Nothing is proved yet.{nearest}"),

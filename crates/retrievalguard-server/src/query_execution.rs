@@ -7,12 +7,11 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use retrievalguard::certificate::{CertificateName, Decision, GrowingOutcome, Verdict};
+use retrievalguard::certificate::{Decision, GrowingOutcome, Verdict};
 use retrievalguard::gallery::Label;
 use retrievalguard::noise::Stage;
 use retrievalguard::{SampleCount, Samples, Seed, TargetRadius};
 use retrievalguard_encoder::pipeline::{Answered, Query, QueryCertifier, Relevant, Sighting};
-use retrievalguard_encoder::run::{Procedure, Retriever};
 
 use crate::admission::AdmissionSlot;
 use crate::answer::{Answer, DecisionWord, Guarantee, Hashes, Item, Milliseconds, Step, asking_again};
@@ -83,27 +82,27 @@ pub(crate) struct QueryExecution<'a> {
     pub(crate) slot: Option<&'a AdmissionSlot>,
 }
 
-/// What a query is asked about: the label that its pilot retrieves.
-const QUERY: Query<'static> = Query { relevant: Relevant::Retrieved(Retriever::Mean), excluded: &[] };
-
 impl<'a> QueryExecution<'a> {
     /// One answer from a fixed number of samples, or from as many as a target radius takes.
     pub(crate) fn once(&self, request: &QueryRequest) -> Result<Answer, Problem> {
-        let (started, procedure) = (Instant::now(), self.procedure(request));
+        let (started, procedure) =
+            (Instant::now(), self.guarantees.procedure(request.samples, request.target));
         let certifier = QueryCertifier::new(&procedure, self.snapshot.gallery());
         let mut permit = None;
         let draw = |stage, range| self.draw(request, &mut permit, stage, range);
-        let answered = certifier.answer(&QUERY, draw, Problem::from)?;
+        let answered = certifier.answer(&self.query(), draw, Problem::from)?;
         self.finish(request, started, &certifier, answered)
     }
 
-    /// An answer whose radius grows while samples come in; `report` hears of every step.
+    /// An answer whose radius grows while samples come in; `report` hears of every step and must not wait for anybody:
+    /// the encoder does not go on before it returns.
     pub(crate) fn growing(
         &self,
         request: &QueryRequest,
         report: &mut dyn FnMut(QueryProgress),
     ) -> Result<Answer, Problem> {
-        let (started, procedure) = (Instant::now(), self.procedure(request));
+        let (started, procedure) =
+            (Instant::now(), self.guarantees.procedure(request.samples, request.target));
         let certifier = QueryCertifier::new(&procedure, self.snapshot.gallery());
         let mut permit = None;
         let draw = |stage, range| self.draw(request, &mut permit, stage, range);
@@ -122,20 +121,13 @@ impl<'a> QueryExecution<'a> {
             }
             Ok(())
         };
-        let answered = certifier.answer_growing(&QUERY, draw, Problem::from, tell)?;
+        let answered = certifier.answer_growing(&self.query(), draw, Problem::from, tell)?;
         self.finish(request, started, &certifier, answered)
     }
 
-    fn procedure(&self, request: &QueryRequest) -> Procedure {
-        Procedure {
-            sigma: self.guarantees.sigma,
-            alpha: self.guarantees.alpha,
-            pilot: self.guarantees.pilot,
-            samples: request.samples,
-            certificates: vec![CertificateName::HalfSpace],
-            top_k: 1,
-            target_radius: request.target,
-        }
+    /// What a query is asked about: the label that its pilot retrieves.
+    fn query(&self) -> Query<'static> {
+        Query { relevant: Relevant::Retrieved(self.guarantees.retriever), excluded: &[] }
     }
 
     /// Draws samples. The permit for arithmetic goes back while it waits for them, and is taken again with them.
@@ -215,6 +207,7 @@ impl<'a> QueryExecution<'a> {
             radius,
             unbounded,
             statement,
+            retriever: self.guarantees.retriever.as_str().to_owned(),
             samples,
             pilot: self.guarantees.pilot.get(),
             decision,

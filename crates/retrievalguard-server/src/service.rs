@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use retrievalguard::certificate::{CertificateName, Certifier};
+use retrievalguard::certificate::Certifier;
 use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
 use retrievalguard::storage::digest::Digest;
@@ -62,6 +62,7 @@ impl Service {
             guarantees: Guarantees {
                 sigma: settings.sigma,
                 alpha: settings.alpha,
+                retriever: settings.retriever,
                 pilot: settings.pilot,
                 input: embedder.model_config().picture_shape(),
                 model: embedder.facts().hash.clone(),
@@ -206,9 +207,9 @@ impl Service {
         let snapshot = self.gallery.current();
         let gallery = snapshot.gallery();
         let certifier = Certifier::new(gallery, self.settings.sigma, self.settings.alpha);
-        let found = certifier.retrieve(&pilot, &[])?;
-        let row = found.ok_or_else(|| Problem::conflict("the gallery is empty"))?.row;
-        Ok(gallery.label_name(gallery.label(row)).to_owned())
+        let found = certifier.candidate(self.settings.retriever, &pilot, &[])?;
+        let label = found.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
+        Ok(gallery.label_name(label).to_owned())
     }
 
     /// The largest radius that any query could get with so many samples.
@@ -219,7 +220,7 @@ impl Service {
             self.embedder.norm_bound(),
             snapshot.gallery().dimension(),
         );
-        ceiling.largest_radius(CertificateName::HalfSpace, self.settings.samples)
+        ceiling.largest_radius(self.settings.retriever.certificate(), self.settings.samples)
     }
 
     /// What the metrics show, with the number of unfinished jobs.

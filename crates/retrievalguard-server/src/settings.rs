@@ -4,7 +4,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use retrievalguard::{Alpha, Excess, SampleCount, Sigma};
+use retrievalguard::certificate::Retriever;
+use retrievalguard::{Alpha, Excess, SampleCount, Sigma, TargetRadius};
+use retrievalguard_encoder::run::Procedure;
 
 use crate::access::Tokens;
 
@@ -113,6 +115,8 @@ pub struct Settings {
     pub sigma: Sigma,
     /// Probability that an answer's guarantee is wrong.
     pub alpha: Alpha,
+    /// Which smoothed retriever answers.
+    pub retriever: Retriever,
     /// Pilot samples.
     pub pilot: SampleCount,
     /// Certifying samples of a query that does not ask for a number.
@@ -149,6 +153,7 @@ impl Settings {
 pub(crate) struct Guarantees {
     pub(crate) sigma: Sigma,
     pub(crate) alpha: Alpha,
+    pub(crate) retriever: Retriever,
     pub(crate) pilot: SampleCount,
     /// Channels, height and width of what the encoder gets.
     pub(crate) input: [usize; 3],
@@ -156,6 +161,21 @@ pub(crate) struct Guarantees {
     pub(crate) model: String,
     /// SHA-256 of the model config.
     pub(crate) contract: String,
+}
+
+impl Guarantees {
+    /// How a query with so many samples, or at most so many, is certified.
+    pub(crate) fn procedure(&self, samples: SampleCount, target_radius: Option<TargetRadius>) -> Procedure {
+        Procedure {
+            sigma: self.sigma,
+            alpha: self.alpha,
+            pilot: self.pilot,
+            samples,
+            certificates: vec![self.retriever.certificate()],
+            top_k: 1,
+            target_radius,
+        }
+    }
 }
 
 #[cfg(test)]

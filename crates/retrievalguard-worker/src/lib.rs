@@ -55,7 +55,6 @@ pub enum WorkerError {
         reason: String,
     },
     /// The address is one of an object store, and this build has none.
-    #[cfg(not(feature = "cloud"))]
     #[error(
         "`{address}` is in an object store, and `{scheme}://` needs a build with the feature `cloud`: run the same \
          command with `cargo run --release --features cloud --`"

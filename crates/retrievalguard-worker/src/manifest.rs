@@ -222,8 +222,3 @@ pub(crate) fn gallery_files(
     let files = GALLERY_FILES.iter().zip(&manifest.gallery);
     files.map(move |(name, record)| Ok((*name, checked(store, &format!("{GALLERY}/{name}"), record)?)))
 }
-
-/// Size and digest of some bytes.
-pub(crate) fn record(bytes: &[u8]) -> FileRecord {
-    FileRecord { bytes: bytes.len() as u64, sha256: Digest::of_bytes(bytes) }
-}

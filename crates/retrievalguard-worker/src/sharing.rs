@@ -4,17 +4,13 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::{FileRecord, GalleryDirectory};
 use retrievalguard::storage::sealed::seal;
-use retrievalguard_encoder::dataset::{BrokenPictures, DescribedPicture, PictureSource, RecordSet};
-use retrievalguard_encoder::picture::PictureError;
+use retrievalguard_encoder::dataset::{BrokenPictures, DescribedPicture};
 use retrievalguard_encoder::pipeline::{CertifyPlan, CertifyRequest};
 use retrievalguard_encoder::work::{Observer, WorkQueue};
 
-use crate::manifest::{
-    GALLERY, GALLERY_FILES, MANIFEST, MODEL, MODEL_CONFIG, SHARED_FORMAT, picture_name, record,
-};
+use crate::manifest::{GALLERY, GALLERY_FILES, MANIFEST, MODEL, MODEL_CONFIG, SHARED_FORMAT, picture_name};
 use crate::store::temporary_folder;
 use crate::task::Task;
 use crate::{Notes, RunManifest, RunStore, SharedQuery, WorkerError};
@@ -47,7 +43,11 @@ pub fn share(
     let gallery = gallery_files(request, sharing.gallery)?;
     let shared = |(position, excluded): (usize, &Vec<usize>)| {
         let query = &request.queries[position];
-        let picture = picture_record(request.queries, position)?;
+        let picture = match request.queries.picture_record(position) {
+            Some(picture) => picture,
+            // What could not be read when it was digested says why when it is read again.
+            None => FileRecord::of_bytes(&request.queries.picture_bytes(position)?),
+        };
         let DescribedPicture { crop, grey, .. } = query.described(None);
         let (identity, label, excluded) = (query.identity.clone(), query.label.clone(), excluded.clone());
         Ok(SharedQuery { identity, label, excluded, crop, grey, picture })
@@ -60,9 +60,9 @@ pub fn share(
         chunk: sharing.chunk,
         namesakes: plan.namesakes,
         notes: sharing.notes,
-        model: record(&model),
-        contract: record(&config),
-        gallery: gallery.iter().map(|(_, bytes)| record(bytes)).collect(),
+        model: FileRecord::of_bytes(&model),
+        contract: FileRecord::of_bytes(&config),
+        gallery: gallery.iter().map(|(_, bytes)| FileRecord::of_bytes(bytes)).collect(),
         queries,
     };
     let text = seal(&manifest).expect("a manifest is strings and numbers").into_bytes();
@@ -81,32 +81,11 @@ pub fn share(
     let queue =
         WorkQueue { pieces: manifest.queries.len(), before: 0, threads: request.options.threads, observer };
     queue.run(|index| {
-        let bytes = match &request.queries[index].source {
-            PictureSource::File(path) => read(path)?,
-            PictureSource::Grey { pixels, .. } => pixels.clone(),
-        };
-        let (found, wanted) = (Digest::of_bytes(&bytes), manifest.queries[index].picture.sha256);
-        if found != wanted {
-            let (picture, wanted) = (manifest.queries[index].identity.clone(), format!("{wanted:.16}…"));
-            return Err(PictureError::Changed { picture, found, wanted }.into());
-        }
+        let bytes = request.queries.picture_bytes(index)?.into_owned();
         store.put(&picture_name(index), bytes)
     })?;
     store.put(MANIFEST, text)?;
     Ok(Task::count(&manifest))
-}
-
-/// Size and digest of a query's picture.
-fn picture_record(queries: &RecordSet, position: usize) -> Result<FileRecord, WorkerError> {
-    match (&queries[position].source, queries.picture_digest(position)) {
-        (PictureSource::File(path), Some(sha256)) => {
-            let failed = |source| WorkerError::File { path: path.display().to_string(), source };
-            Ok(FileRecord { bytes: fs::metadata(path).map_err(failed)?.len(), sha256 })
-        }
-        // What could not be read when it was digested most likely says why when it is read again.
-        (PictureSource::File(path), None) => Ok(record(&read(path)?)),
-        (PictureSource::Grey { pixels, .. }, _) => Ok(record(pixels)),
-    }
 }
 
 /// The gallery as it is, with everything that was written to it since it was made.

@@ -20,7 +20,7 @@ pub use gradients::{BlackBox, InputGradients, Mode, NoisyCopies};
 pub use judge::{Judge, Judging};
 pub use summary::{AttackFault, AttackSummary, Rates, caution};
 
-use crate::certificate::{CertificateError, Certifier};
+use crate::certificate::{CertificateError, Certifier, Retriever};
 use crate::gallery::{Gallery, Relevance, SearchError};
 use crate::{Embedder, EmbedderFailure, Excess, Picture, Seed, Sigma, Smoother, SmoothingError};
 
@@ -208,6 +208,7 @@ pub struct Attacker<'a> {
     excess: Excess,
     effort: Effort,
     judging: Judging,
+    retriever: Retriever,
     over: Option<&'a (dyn Fn() -> bool + Sync)>,
 }
 
@@ -223,7 +224,27 @@ impl<'a> Attacker<'a> {
     ) -> Self {
         let plain_gallery = gallery;
         let excess = Excess::Refuse;
-        Self { embedder, gradients, gallery, plain_gallery, sigma, seed, excess, effort, judging, over: None }
+        let (retriever, over) = (Retriever::Mean, None);
+        Self {
+            embedder,
+            gradients,
+            gallery,
+            plain_gallery,
+            sigma,
+            seed,
+            excess,
+            effort,
+            judging,
+            retriever,
+            over,
+        }
+    }
+
+    /// Judges another retriever than the mean. The search goes on to be steered by the mean, which every retriever follows
+    /// more or less; what counts is what the judge proves.
+    #[must_use]
+    pub fn retriever(self, retriever: Retriever) -> Self {
+        Self { retriever, ..self }
     }
 
     /// Gives searches an end: once `over` says so, no further step is taken and the best of those before counts. One step is
@@ -346,7 +367,8 @@ impl<'a> Attacker<'a> {
         let certifier = Certifier::new(self.gallery, self.sigma, self.judging.alpha);
         let smoother = search.smoother;
         let mut judge =
-            Judge::new(certifier, smoother, picture.identity, relevance, self.judging, FACTORS.len() as u32);
+            Judge::new(certifier, smoother, picture.identity, relevance, self.judging, FACTORS.len() as u32)
+                .retriever(self.retriever);
         let mut points = Vec::with_capacity(FACTORS.len());
         for (&factor, found) in FACTORS.iter().zip(&found) {
             let outcome = judge.judge(&found.pixels)?;

@@ -130,6 +130,14 @@ pub fn lower_tail(successes: u32, trials: u32, p: Probability) -> f64 {
     }
 }
 
+/// `ln (trials choose successes)`, for no more successes than trials.
+pub(crate) fn log_coefficient(successes: u32, trials: u32) -> f64 {
+    if successes == 0 || successes >= trials {
+        return 0.0;
+    }
+    UpperTail::new(successes, trials).log_binomial_coefficient()
+}
+
 fn check(successes: u32, trials: u32, level: f64) -> Result<(), BinomialError> {
     if trials == 0 {
         Err(BinomialError::NoTrials)

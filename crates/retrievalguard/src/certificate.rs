@@ -28,20 +28,31 @@ mod adaptive;
 mod betting;
 #[cfg(test)]
 mod coverage;
+mod domain;
+#[cfg(test)]
+mod domain_coverage;
 mod empirical_distribution;
 mod explain;
 mod growing;
 mod half_space;
 mod half_space_mean;
+mod pairwise;
 mod paper;
 mod pilot_choice;
 mod projection;
 mod radius;
+#[cfg(test)]
+mod rate_coverage;
+mod rate_test;
+#[cfg(test)]
+mod replanning_coverage;
+mod retriever;
 mod rows;
 mod separation;
 mod similarity;
 mod thresholds;
 mod vote;
+mod win_rates;
 
 use std::fmt;
 use std::str::FromStr;
@@ -51,10 +62,12 @@ use serde::{Deserialize, Serialize};
 pub use adaptive::{AdaptiveOptions, AdaptiveOutcome, AdaptiveRun, AdaptiveTest, Decision, Rule};
 pub use explain::{Explanation, Step, StepValue, statement_in_words};
 pub use growing::{GrowingOptions, GrowingOutcome, GrowingTest};
+pub(crate) use half_space::Bets;
 pub(crate) use half_space::HalfSpacePlan;
 pub(crate) use half_space::weaker;
 pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome};
 pub use half_space_mean::half_space_mean_radius;
+pub use pairwise::Contest;
 use paper::Statement;
 pub use paper::{
     certified_radius, certified_radius_linear, concentration, lipschitz_bound, lipschitz_bound_linear,
@@ -62,20 +75,13 @@ pub use paper::{
 };
 pub(crate) use pilot_choice::smallest_promises;
 pub use radius::{Radius, round_down};
+pub use rate_test::{DecisionCost, RateOptions, RateTest, decision_cost, fewest_to_decide};
+pub use retriever::Retriever;
 pub use rows::{Outputs, RowsError, SampleRole};
 pub use similarity::Similarity;
 
 use crate::gallery::{Gallery, Neighbour, Relevance, RowRelevance, SearchError};
-use crate::{Alpha, ParameterError, SampleCount, SampleError, Samples, Sigma};
-
-/// The norm bound that certificates compute with: `F` raised by what `f64` rounding may hide.
-///
-/// A row passes the door if its computed squared norm is at most `F²`, and directions are divided by a computed norm;
-/// both are sums of `k` products, so a score lies within `F(1 + (k+8)·2⁻⁵²)` of zero.
-pub(crate) fn range_of(samples: &Samples) -> f64 {
-    let rounding = (samples.dimension() as f64 + 16.0) * f64::EPSILON;
-    samples.norm_bound().get() * (1.0 + rounding.max(1e-12))
-}
+use crate::{Alpha, Components, ParameterError, SampleCount, SampleError, Samples, Sigma};
 
 /// Names under which certificates are requested and reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -95,11 +101,13 @@ pub enum CertificateName {
     HalfSpace,
     /// Vote over the retrievals of the noisy copies, by majority or against the runner-up: another smoothed system.
     Vote,
+    /// Every rival beaten by itself in most noisy copies: a third smoothed system.
+    Pairwise,
 }
 
 impl CertificateName {
     /// Every certificate, in the order in which tables show them.
-    pub const ALL: [CertificateName; 7] = [
+    pub const ALL: [CertificateName; 8] = [
         CertificateName::Paper,
         CertificateName::PaperLinear,
         CertificateName::PaperRepaired,
@@ -107,6 +115,7 @@ impl CertificateName {
         CertificateName::HalfSpaceMean,
         CertificateName::HalfSpace,
         CertificateName::Vote,
+        CertificateName::Pairwise,
     ];
 
     /// The name as users write it.
@@ -119,6 +128,7 @@ impl CertificateName {
             CertificateName::HalfSpaceMean => "half-space-mean",
             CertificateName::HalfSpace => "half-space",
             CertificateName::Vote => "vote",
+            CertificateName::Pairwise => "pairwise",
         }
     }
 }
@@ -180,9 +190,12 @@ impl Verdict {
 pub enum CertificateError {
     /// No certificate has this name.
     #[error(
-        "`{0}` is not a certificate, wanted one of paper, paper-linear, paper-repaired, paper-frozen, half-space-mean, half-space, vote"
+        "`{0}` is not a certificate, wanted one of paper, paper-linear, paper-repaired, paper-frozen, half-space-mean, half-space, vote, pairwise"
     )]
     UnknownName(String),
+    /// No retriever has this name.
+    #[error("`{0}` is not a retriever, wanted one of mean, vote, pairwise")]
+    UnknownRetriever(String),
     /// Query and gallery are embedded differently.
     #[error("the query's samples have dimension {found}, the gallery's vectors {wanted}")]
     DimensionMismatch {
@@ -204,6 +217,14 @@ pub enum CertificateError {
         certifying: usize,
         /// Norm bound of the certifying sample.
         certifying_bound: f64,
+    },
+    /// One of the two samples was clamped and the other was not: they come from different encoders.
+    #[error("the pilot has {pilot} components, the certifying sample {certifying} ones")]
+    PilotComponents {
+        /// Components of the pilot.
+        pilot: Components,
+        /// Components of the certifying sample.
+        certifying: Components,
     },
     /// Without another label there is nothing that a retrieval could change to.
     #[error("the gallery has no item that would be a wrong answer, wanted at least one")]
@@ -279,18 +300,28 @@ pub struct Certifier<'a> {
     pub(crate) sigma: Sigma,
     pub(crate) alpha: Alpha,
     pub(crate) gallery_samples: Option<SampleCount>,
+    bets: Bets,
 }
 
 impl<'a> Certifier<'a> {
     /// A certifier for queries smoothed with `sigma`, each certificate wrong with probability at most `alpha`.
     pub fn new(gallery: &'a Gallery, sigma: Sigma, alpha: Alpha) -> Self {
-        Self { gallery, sigma, alpha, gallery_samples: None }
+        Self { gallery, sigma, alpha, gallery_samples: None, bets: Bets::Fixed }
     }
 
     /// Says how many samples each gallery vector was averaged from; without it `paper-repaired` abstains.
     #[must_use]
     pub fn gallery_samples(self, samples: SampleCount) -> Self {
         Self { gallery_samples: Some(samples), ..self }
+    }
+
+    /// Plans bets again at doublings of the certifying sample, from what was seen of it (theory, section 12.2).
+    ///
+    /// Radii of `half-space` grow a little where the pilot is small, and take about twice as long to compute. It is decided
+    /// before the certifying sample is looked at: the larger of two radii, with it and without, is not proved at `α`.
+    #[must_use]
+    pub fn replanning_bets(self) -> Self {
+        Self { bets: Bets::Replanned, ..self }
     }
 
     /// The gallery that is searched.
@@ -326,6 +357,7 @@ impl<'a> Certifier<'a> {
                 Ok(outcome.into_outcome())
             }
             CertificateName::Vote => self.vote(query, relevance),
+            CertificateName::Pairwise => self.pairwise(query, relevance),
         }
     }
 
@@ -375,15 +407,16 @@ impl<'a> Certifier<'a> {
 
 /// Pilot and certifying sample must be embeddings by one encoder.
 pub(crate) fn check_alike(pilot: &Samples, certifying: &Samples) -> Result<(), CertificateError> {
-    if pilot.dimension() == certifying.dimension() && pilot.norm_bound() == certifying.norm_bound() {
-        return Ok(());
+    if pilot.dimension() != certifying.dimension() || pilot.norm_bound() != certifying.norm_bound() {
+        return Err(CertificateError::PilotMismatch {
+            pilot: pilot.dimension(),
+            pilot_bound: pilot.norm_bound().get(),
+            certifying: certifying.dimension(),
+            certifying_bound: certifying.norm_bound().get(),
+        });
     }
-    Err(CertificateError::PilotMismatch {
-        pilot: pilot.dimension(),
-        pilot_bound: pilot.norm_bound().get(),
-        certifying: certifying.dimension(),
-        certifying_bound: certifying.norm_bound().get(),
-    })
+    let (pilot, certifying) = (pilot.components(), certifying.components());
+    if pilot == certifying { Ok(()) } else { Err(CertificateError::PilotComponents { pilot, certifying }) }
 }
 
 /// The rows that a query may retrieve.

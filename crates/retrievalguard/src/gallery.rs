@@ -25,6 +25,7 @@
 mod edit;
 mod extent;
 mod relevance;
+mod rivals;
 mod scores;
 mod search;
 
@@ -36,6 +37,7 @@ pub use edit::NewItem;
 pub(crate) use extent::Extent;
 pub use extent::SearchError;
 pub use relevance::{Positives, Relevance, RowRelevance};
+pub use rivals::RivalSet;
 pub(crate) use scores::{Rows, Scratch, batch_queries};
 pub(crate) use search::{NearestBatch, NearestPairBatch, Search};
 pub use search::{NearestPair, Neighbour};

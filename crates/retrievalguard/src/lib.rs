@@ -65,7 +65,7 @@ pub mod storage;
 
 pub use embedding::{Embedder, EmbedderFailure};
 pub use parameters::{Alpha, NormBound, ParameterError, SampleCount, Seed, Sigma, TargetRadius};
-pub use samples::{Excess, SampleError, Samples};
+pub use samples::{Components, Excess, SampleError, Samples};
 pub use smoothing::{Picture, SmoothedEmbedding, Smoother, SmoothingError};
 
 // For tests that share a file with those outside of the crate.

@@ -57,7 +57,7 @@ impl Ceiling {
     /// ```text
     /// paper, paper-*:              the formula at the largest margin, d = 2F
     /// half-space, half-space-mean: σ [Φ⁻¹(α^(1/n)) − Φ⁻¹((s+F)/2F)]
-    /// vote:                        σ Φ⁻¹(α^(1/n))
+    /// vote, pairwise:              σ Φ⁻¹(α^(1/n))
     /// ```
     ///
     /// `α^(1/n)` is the lower bound when all `n` samples agree and no level is shared. Both forms of `half-space` and
@@ -90,7 +90,9 @@ impl Ceiling {
                 let mean = bound.get() * (2.0 * agreed.get() - 1.0);
                 positive(half_space_mean_radius(mean, self.offset, self.sigma, bound))
             }
-            CertificateName::Vote => positive(self.sigma.get() * normal::quantile(agreed)),
+            CertificateName::Vote | CertificateName::Pairwise => {
+                positive(self.sigma.get() * normal::quantile(agreed))
+            }
         }
     }
 

@@ -13,6 +13,7 @@
 //! # Ok::<(), retrievalguard::SampleError>(())
 //! ```
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::NormBound;
@@ -27,6 +28,25 @@ pub enum Excess {
     Refuse,
     /// Project onto the ball: the certified system is then the projected encoder.
     Project,
+}
+
+/// What is known of the components of every embedding, besides its norm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Components {
+    /// Nothing.
+    #[default]
+    Any,
+    /// None is below zero, because every row was clamped ([`Samples::clamped`]).
+    NonNegative,
+}
+
+impl fmt::Display for Components {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Components::Any => "unclamped",
+            Components::NonNegative => "clamped",
+        })
+    }
 }
 
 /// Why a set of embeddings cannot be used.
@@ -103,6 +123,14 @@ pub enum SampleError {
         /// Their norm bound.
         wanted_bound: f64,
     },
+    /// Samples of an encoder and of its clamped version do not belong together.
+    #[error("samples with {found} components cannot join those with {wanted} ones")]
+    Components {
+        /// Components of the samples to be added.
+        found: Components,
+        /// Components of the samples already there.
+        wanted: Components,
+    },
 }
 
 /// Embeddings `h(x + z_i)` of the noisy copies of one picture, row by row, each within the `F`-ball.
@@ -111,6 +139,7 @@ pub struct Samples {
     values: Vec<f32>,
     dimension: usize,
     norm_bound: NormBound,
+    components: Components,
 }
 
 impl Samples {
@@ -150,12 +179,35 @@ impl Samples {
         for (sample, row) in values.chunks_exact_mut(dimension).enumerate() {
             admit(row, norm_bound, excess).map_err(|fault| fault.at(sample, norm_bound))?;
         }
-        Ok(Self { values, dimension, norm_bound })
+        Ok(Self::from_admitted(values, dimension, norm_bound))
     }
 
     /// Rows that [`admit`] has already passed.
     pub(crate) fn from_admitted(values: Vec<f32>, dimension: usize, norm_bound: NormBound) -> Self {
-        Self { values, dimension, norm_bound }
+        Self { values, dimension, norm_bound, components: Components::Any }
+    }
+
+    /// The samples of the clamped encoder `max(h, 0)`: negative components become zero.
+    ///
+    /// Scores of non-negative embeddings cannot fall as low, so half-space certificates reach further (theory, section 12.1).
+    /// They are then about the clamped encoder, which for pooled ReLU features is the encoder itself. Clamp the pilot and
+    /// the certifying sample, and make the gallery with the same encoder ([`Smoother::clamped`](crate::Smoother::clamped)).
+    /// Whether to clamp is decided before the certifying sample is drawn: clamping because its rows turned out to have no
+    /// negative component would be a choice made on it. Samples that were stored come back as [`Components::Any`]; clamp
+    /// them again.
+    ///
+    /// ```
+    /// use retrievalguard::{Components, Excess, NormBound, Samples};
+    ///
+    /// let samples = Samples::new(vec![0.5, -0.5], 2, NormBound::UNIT, Excess::Refuse)?.clamped();
+    /// assert_eq!(samples.row(0), [0.5, 0.0]);
+    /// assert_eq!(samples.components(), Components::NonNegative);
+    /// # Ok::<(), retrievalguard::SampleError>(())
+    /// ```
+    #[must_use]
+    pub fn clamped(mut self) -> Self {
+        clamp(&mut self.values);
+        Self { components: Components::NonNegative, ..self }
     }
 
     /// Number of samples `n`.
@@ -173,6 +225,11 @@ impl Samples {
         self.norm_bound
     }
 
+    /// What is known of the components of every row.
+    pub fn components(&self) -> Components {
+        self.components
+    }
+
     /// All rows, one after the other.
     pub fn values(&self) -> &[f32] {
         &self.values
@@ -187,7 +244,7 @@ impl Samples {
     pub fn slice(&self, range: Range<u32>) -> Option<Samples> {
         let values =
             self.values.get(range.start as usize * self.dimension..range.end as usize * self.dimension)?;
-        (!values.is_empty()).then(|| Self::from_admitted(values.to_vec(), self.dimension, self.norm_bound))
+        (!values.is_empty()).then(|| Self { values: values.to_vec(), ..*self })
     }
 
     /// Adds the rows of `more` behind those already here.
@@ -199,6 +256,9 @@ impl Samples {
                 wanted: self.dimension,
                 wanted_bound: self.norm_bound.get(),
             });
+        }
+        if more.components != self.components {
+            return Err(SampleError::Components { found: more.components, wanted: self.components });
         }
         let total = (self.values.len() + more.values.len()) / self.dimension;
         if u32::try_from(total).is_err() {
@@ -259,7 +319,7 @@ impl RowFault {
 /// Brings one embedding into the `F`-ball or says why it cannot be there.
 ///
 /// The squared norm is a sum of `k` squares of `f32` numbers, each exact in `f64`, so it is off by at most
-/// `k·2⁻⁵³` relatively; certificates allow for that in [`range_of`](crate::certificate::range_of).
+/// `k·2⁻⁵³` relatively; certificates allow for that in `certificate::domain::Domain`.
 pub(crate) fn admit(row: &mut [f32], norm_bound: NormBound, excess: Excess) -> Result<(), RowFault> {
     let mut squared = 0.0;
     for (component, &value) in row.iter().enumerate() {
@@ -283,6 +343,11 @@ pub(crate) fn admit(row: &mut [f32], norm_bound: NormBound, excess: Excess) -> R
         *value = truncate(f64::from(*value) * scale);
     }
     Ok(())
+}
+
+/// Sets negative components to zero, which cannot lengthen a row.
+pub(crate) fn clamp(values: &mut [f32]) {
+    values.iter_mut().for_each(|value| *value = value.max(0.0));
 }
 
 /// The `f32` nearest to `value` that is not farther from zero.
@@ -368,5 +433,28 @@ mod tests {
         assert_eq!(samples.slice(3..5), None);
         let other = Samples::new(vec![0.1, 0.2], 2, unit(), Excess::Refuse).unwrap();
         assert!(matches!(front.append(&other), Err(SampleError::Unlike { found: 2, wanted: 1, .. })));
+    }
+
+    #[test]
+    fn clamped_rows_stay_clamped_and_do_not_join_others() {
+        let samples = Samples::new(vec![0.6, -0.7, -0.0, 0.3], 2, unit(), Excess::Refuse).unwrap();
+        let mut clamped = samples.clone().clamped();
+        assert_eq!(clamped.values(), [0.6, 0.0, 0.0, 0.3]);
+        let front = clamped.slice(0..1).unwrap();
+        assert_eq!(front.components(), Components::NonNegative);
+        let error = clamped.append(&samples).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "samples with unclamped components cannot join those with clamped ones"
+        );
+        clamped.append(&front).unwrap();
+        assert_eq!(clamped.count(), 3);
+    }
+
+    #[test]
+    fn rows_without_negative_components_promise_nothing_unless_clamped() {
+        let samples = Samples::new(vec![0.6, 0.8], 2, unit(), Excess::Refuse).unwrap();
+        assert_eq!(samples.components(), Components::Any);
+        assert_eq!(samples.clone().clamped().values(), samples.values());
     }
 }

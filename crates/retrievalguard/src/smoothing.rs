@@ -33,8 +33,8 @@ use std::sync::Mutex;
 use std::thread;
 
 use crate::noise::{ImageIdentity, NoiseStream, Stage};
-use crate::samples::{RUN, add_into, admit, run_sum};
-use crate::{Embedder, Excess, Samples, Seed, Sigma};
+use crate::samples::{RUN, add_into, admit, clamp, run_sum};
+use crate::{Components, Embedder, Excess, Samples, Seed, Sigma};
 
 mod error;
 
@@ -68,6 +68,7 @@ pub struct Smoother<'a> {
     sigma: Sigma,
     seed: Seed,
     excess: Excess,
+    components: Components,
     threads: NonZeroUsize,
     batch: NonZeroUsize,
 }
@@ -76,7 +77,15 @@ impl<'a> Smoother<'a> {
     /// One thread, batches of 64, embeddings above the norm bound refused.
     pub fn new(embedder: &'a dyn Embedder, sigma: Sigma, seed: Seed) -> Self {
         let batch = const { NonZeroUsize::new(64).expect("64 is not zero") };
-        Self { embedder, sigma, seed, excess: Excess::Refuse, threads: NonZeroUsize::MIN, batch }
+        Self {
+            embedder,
+            sigma,
+            seed,
+            excess: Excess::Refuse,
+            components: Components::Any,
+            threads: NonZeroUsize::MIN,
+            batch,
+        }
     }
 
     /// Sets how many threads call the encoder; the result does not depend on it.
@@ -97,6 +106,13 @@ impl<'a> Smoother<'a> {
     #[must_use]
     pub fn excess(self, excess: Excess) -> Self {
         Self { excess, ..self }
+    }
+
+    /// Sets negative components of every embedding to zero: samples, means and clean embeddings are those of the clamped
+    /// encoder ([`Samples::clamped`]).
+    #[must_use]
+    pub fn clamped(self) -> Self {
+        Self { components: Components::NonNegative, ..self }
     }
 
     /// The same with another root of the noise.
@@ -136,7 +152,11 @@ impl<'a> Smoother<'a> {
                 worker.fill(start, rows).inspect_err(|_| drain(&jobs))?;
             }
         })?;
-        Ok(Samples::from_admitted(values, dimension, self.embedder.norm_bound()))
+        let samples = Samples::from_admitted(values, dimension, self.embedder.norm_bound());
+        Ok(match self.components {
+            Components::Any => samples,
+            Components::NonNegative => samples.clamped(),
+        })
     }
 
     /// The mean of `h(x + z_i)` over a range of sample indices, in memory that does not grow with the range.
@@ -183,6 +203,9 @@ impl<'a> Smoother<'a> {
         self.embedder.embed(picture.pixels, &mut row).map_err(name)?;
         let bound = self.embedder.norm_bound();
         admit(&mut row, bound, self.excess).map_err(|fault| fault.of_picture(picture.identity, 0, bound))?;
+        if self.components == Components::NonNegative {
+            clamp(&mut row);
+        }
         Ok(row)
     }
 
@@ -315,6 +338,9 @@ impl<'s, 'a> Worker<'s, 'a> {
             for (sample, row) in (first..last).zip(rows.chunks_exact_mut(dimension)) {
                 admit(row, bound, self.smoother.excess)
                     .map_err(|fault| fault.of_picture(self.picture.identity, sample, bound))?;
+            }
+            if self.smoother.components == Components::NonNegative {
+                clamp(rows);
             }
             first = last;
         }

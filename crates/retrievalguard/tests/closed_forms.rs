@@ -80,11 +80,11 @@ fn no_certificate_exceeds_the_true_radius_of_a_two_cell_encoder() {
             let certifier = Certifier::new(&gallery, Sigma::new(SIGMA).unwrap(), Alpha::new(1e-5).unwrap())
                 .gallery_samples(SampleCount::new(100_000).unwrap());
             for name in CertificateName::ALL {
-                // The voting retriever is another system: its answer changes where the cell's own vote does.
-                let truth = if name == CertificateName::Vote {
-                    encoder.true_voting_radius(items, margin * SIGMA, SIGMA)
-                } else {
-                    truth
+                // Retrievers that vote or compare in pairs are other systems: their answers change where the cells' own do.
+                let truth = match name {
+                    CertificateName::Vote => encoder.true_voting_radius(items, margin * SIGMA, SIGMA),
+                    CertificateName::Pairwise => encoder.true_pairwise_radius(items, margin * SIGMA, SIGMA),
+                    _ => truth,
                 };
                 let outcome = certifier.certify(name, &query, &relevance).unwrap();
                 if let Verdict::Certified { radius } = outcome.verdict {

@@ -34,7 +34,7 @@ class Verdict(str, Enum):
     ABSTAINED = "abstained"
     """The right label was retrieved, but that could not be shown."""
     MISRETRIEVED = "misretrieved"
-    """The nearest stored vector has another label."""
+    """The retriever answers with another label."""
 
     def __str__(self) -> str:
         return self.value
@@ -109,8 +109,8 @@ class Certificate:
     verdict : Verdict
         Certified, abstained or misretrieved.
     radius : float or None
-        The nearest stored vector to the smoothed embedding keeps its label for every l2 perturbation of the pixels
-        shorter than this; None unless certified, infinite if nothing can change it.
+        The retriever that the certificate speaks of keeps its answer for every l2 perturbation of the pixels shorter than
+        this; None unless certified, infinite if nothing can change it.
     samples : int
         Certifying samples used.
     sigma, alpha : float
@@ -359,7 +359,7 @@ class Certificates(AbstractSequence[Certificate]):
         Parameters
         ----------
         certificate : str, optional
-            ``"vote"`` speaks of another retriever than the rest.
+            ``"vote"`` and ``"pairwise"`` speak of other retrievers than the rest.
 
         Returns
         -------

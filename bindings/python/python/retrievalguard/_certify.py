@@ -15,7 +15,7 @@ from ._errors import InputError
 from ._gallery import Gallery, Label, as_list, label_text
 from ._progress import Bar, Progress
 
-ALL = ("paper", "paper-linear", "paper-repaired", "paper-frozen", "half-space-mean", "half-space", "vote")
+ALL = ("paper", "paper-linear", "paper-repaired", "paper-frozen", "half-space-mean", "half-space", "vote", "pairwise")
 """Names of all certificates, in the order in which tables show them."""
 
 Exclude = Union[None, str, int, Iterable[Union[str, int]]]
@@ -117,7 +117,7 @@ def certify(
         Rows that the query must not find, or identities of pictures whose rows it must not find. For many queries one
         such thing for each.
     target_radius : float, optional
-        Decide this radius with as few of the samples as possible, in their order (half-space only).
+        Decide this radius with as few of the samples as possible, in their order (half-space, vote or pairwise alone).
     top_k : int
         Also radii for Recall@2 to Recall@k (half-space only).
     gallery_samples : int, optional

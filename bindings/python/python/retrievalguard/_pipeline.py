@@ -97,7 +97,7 @@ def certify_pictures(
     alpha: float = 0.01,
     simultaneous: bool = False,
     samples: int = 1000,
-    pilot: int = 200,
+    pilot: Optional[int] = None,
     certificate: Union[str, Sequence[str]] = "half-space",
     target_radius: Optional[float] = None,
     top_k: int = 1,
@@ -132,12 +132,14 @@ def certify_pictures(
         Probability that a certificate is wrong.
     simultaneous : bool
         Share `alpha` over all queries, so that all certificates hold at once.
-    samples, pilot : int
-        Certifying samples per query (the most that are drawn, with a target radius), and pilot samples.
+    samples : int
+        Certifying samples per query; the most that are drawn, with a target radius.
+    pilot : int, optional
+        Pilot samples: 200, or 20 where they choose little (pairwise, and vote with a target radius).
     certificate : str or sequence of str
         Names, or ``"all"``.
     target_radius : float, optional
-        Decide this radius with as few samples as possible (half-space only).
+        Decide this radius with as few samples as possible (half-space, vote or pairwise alone).
     top_k : int
         Also radii for Recall@2 to Recall@k (half-space only).
     seed : int or bytes
@@ -177,7 +179,7 @@ def _certifying(
     alpha: float,
     simultaneous: bool,
     samples: int,
-    pilot: int,
+    pilot: Optional[int],
     certificate: Union[str, Sequence[str]],
     target_radius: Optional[float],
     top_k: int,
@@ -189,7 +191,7 @@ def _certifying(
         "sigma": None if sigma is None else float(sigma),
         "alpha": float(alpha),
         "simultaneous": bool(simultaneous),
-        "pilot": count(pilot, "sample count", most=2**63),
+        "pilot": None if pilot is None else count(pilot, "sample count", most=2**63),
         "samples": count(samples, "sample count", most=2**63),
         "certificates": list(_names(certificate)),
         "top_k": count(top_k, "top_k"),

@@ -158,7 +158,7 @@ def share_pictures(
     alpha: float = 0.01,
     simultaneous: bool = False,
     samples: int = 1000,
-    pilot: int = 200,
+    pilot: Optional[int] = None,
     certificate: Union[str, Sequence[str]] = "half-space",
     target_radius: Optional[float] = None,
     top_k: int = 1,

@@ -176,9 +176,6 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
 /// Only certificates about the retriever that is attacked can be broken by it.
 fn refuse_other_systems(name: CertificateName) -> anyhow::Result<()> {
     match name {
-        CertificateName::Vote => bail!(
-            "vote certifies the retriever that votes, and the attack is on the one that averages; wanted another --certificate"
-        ),
         CertificateName::PaperRepaired => bail!(
             "paper-repaired speaks of exactly smoothed items, and the attack is on the stored ones; wanted another --certificate"
         ),
@@ -186,7 +183,9 @@ fn refuse_other_systems(name: CertificateName) -> anyhow::Result<()> {
         | CertificateName::PaperLinear
         | CertificateName::PaperFrozen
         | CertificateName::HalfSpaceMean
-        | CertificateName::HalfSpace => Ok(()),
+        | CertificateName::HalfSpace
+        | CertificateName::Vote
+        | CertificateName::Pairwise => Ok(()),
     }
 }
 
@@ -264,7 +263,7 @@ fn white_box(
     _embedder: &OnnxEmbedder,
 ) -> anyhow::Result<Option<Box<dyn InputGradients>>> {
     if arguments.white_box {
-        return Err(super::not_built::NotBuilt::train("`attack --white-box`").into());
+        return Err(super::not_built::NotBuilt("`attack --white-box`").into());
     }
     if !arguments.black_box {
         tell(format_args!("note: built without the feature `train`, so the attack is black box"));

@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use super::certify_samples;
 use super::run_directory::{log_run, own_command};
-use crate::arguments::{Certificates, DataArgs, EngineArgs, in_flags, sigma_for, tell_skipped};
+use crate::arguments::{Certificates, DataArgs, EngineArgs, RetrieverArg, in_flags, sigma_for, tell_skipped};
 use crate::progress::{Progress, tell};
 use anyhow::bail;
 use clap::ValueEnum;
-use retrievalguard::certificate::{CertificateName, Radius, Verdict, round_down};
+use retrievalguard::certificate::{CertificateName, Radius, Retriever, Verdict, decision_cost, round_down};
 use retrievalguard::evaluation::Counts;
 use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
@@ -26,6 +26,7 @@ use retrievalguard_encoder::pipeline::{
     CertifyOptions, CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery,
     model_config_difference,
 };
+use retrievalguard_encoder::run::Procedure;
 use retrievalguard_encoder::table::ResultTable;
 use retrievalguard_worker::{Notes, RunStore, Sharing, share};
 
@@ -65,13 +66,17 @@ pub(crate) struct CertifyArgs {
     /// Certifying samples per query; the most that are drawn if --target-radius is given
     #[arg(long, default_value = "1000")]
     samples: SampleCount,
-    /// Pilot samples per query, on which every choice is made
-    #[arg(long, default_value = "200")]
-    pilot: SampleCount,
-    /// Certificates, separated by commas, or all
-    #[arg(long, default_value = "half-space")]
-    pub(super) certificate: Certificates,
-    /// Decide this radius with as few samples as possible (half-space only)
+    /// Pilot samples per query, on which every choice is made: 200, or 20 where they choose little (pairwise, and vote with
+    /// --target-radius)
+    #[arg(long)]
+    pilot: Option<SampleCount>,
+    /// Certificates, separated by commas, or all; half-space by default
+    #[arg(long)]
+    certificate: Option<Certificates>,
+    /// Certify this retriever: half-space for mean, vote, or pairwise
+    #[arg(long, value_enum, conflicts_with = "certificate")]
+    retriever: Option<RetrieverArg>,
+    /// Decide this radius with as few samples as possible (half-space, vote or pairwise)
     #[arg(long, value_name = "RADIUS", allow_negative_numbers = true)]
     target_radius: Option<TargetRadius>,
     /// Radii for recall@1 to recall@K (half-space only)
@@ -117,6 +122,15 @@ enum LeaveOneOutArg {
 }
 
 impl CertifyArgs {
+    /// The certificates that are wanted.
+    pub(super) fn certificates(&self) -> Vec<CertificateName> {
+        match (&self.certificate, self.retriever) {
+            (Some(certificates), _) => certificates.0.clone(),
+            (None, Some(retriever)) => vec![Retriever::from(retriever).certificate()],
+            (None, None) => vec![CertificateName::HalfSpace],
+        }
+    }
+
     /// The flags as everybody's options.
     pub(super) fn options(&self) -> CertifyOptions {
         CertifyOptions {
@@ -124,7 +138,7 @@ impl CertifyArgs {
             simultaneous: self.simultaneous,
             pilot: self.pilot,
             samples: self.samples,
-            certificates: self.certificate.0.clone(),
+            certificates: self.certificates(),
             top_k: self.top_k.get(),
             target_radius: self.target_radius,
             seed: self.seed,
@@ -297,10 +311,27 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
             ));
         }
     }
+    print_decision_cost(procedure);
     let calls = queries * (u64::from(procedure.pilot.get()) + u64::from(procedure.samples.get()));
     let rate = speed(request)?;
     tell(format_args!("plan: at most {calls} encoder calls, about {}", duration(calls as f64 / rate)));
     Ok(())
+}
+
+/// What a decision at the target radius takes, where that depends on nothing but how many copies agree.
+fn print_decision_cost(procedure: &Procedure) {
+    let Procedure { sigma, alpha, samples, ref certificates, target_radius, .. } = *procedure;
+    let (Some(target), Some(&name)) = (target_radius, certificates.first()) else { return };
+    if Retriever::of(name) == Retriever::Mean {
+        return;
+    }
+    let Some(cost) = decision_cost(target, sigma, alpha, samples) else { return };
+    let typical = cost.typical.map_or_else(|| format!("more than {samples}"), |typical| typical.to_string());
+    tell(format_args!(
+        "plan: a query takes {} samples if all of them agree, {typical} if 97 of 100 do, and is given up after {} if half of them \
+         do; at most {samples}",
+        cost.clear, cost.hopeless
+    ));
 }
 
 /// Noisy embeddings per second, measured on a grey picture.

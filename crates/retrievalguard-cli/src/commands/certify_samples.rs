@@ -9,7 +9,7 @@ use retrievalguard::gallery::{Gallery, Label, Metric};
 use retrievalguard::storage::npy::{self, Matrix};
 use retrievalguard::{Excess, NormBound, SampleCount, Samples};
 use retrievalguard_encoder::pipeline::{Answered, Query, QueryCertifier, Relevant};
-use retrievalguard_encoder::run::{Procedure, Retriever};
+use retrievalguard_encoder::run::Procedure;
 use retrievalguard_encoder::table::gallery_file::{import_npy, read_labels};
 use serde_json::{Map, Value, json};
 
@@ -192,7 +192,7 @@ impl Answer {
         if let Some(name) = label.filter(|name| certifier.gallery().label_named(name).is_none()) {
             tell(format_args!("note: the gallery has no label `{name}`, so it cannot be retrieved"));
         }
-        let relevant = label.map_or(Relevant::Retrieved(Retriever::Mean), Relevant::Label);
+        let relevant = label.map_or(Relevant::Retrieved(certifier.retriever()), Relevant::Label);
         let answered = certifier.answer_sampled(&Query { relevant, excluded: &[] }, query)?;
         let Answered { label, outcomes, mean, .. } = answered;
         let retrieved = certifier.nearest(&mean, 1, &[])?.first().map(|found| found.row);

@@ -41,7 +41,6 @@ const ENCODER: &[u8] = include_bytes!("../../demo/encoder.onnx");
 const MODEL_CONFIG: &[u8] = include_bytes!("../../demo/encoder.toml");
 
 /// The recipe that it was trained by.
-#[cfg(feature = "train")]
 const RECIPE: &str = include_str!("../../demo/recipe.toml");
 
 /// Seed of the synthetic data set whose training part the encoder has seen.
@@ -111,7 +110,7 @@ impl DemoPaths {
 pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     #[cfg(not(feature = "train"))]
     if arguments.train {
-        return Err(super::not_built::NotBuilt::train("`demo --train`").into());
+        return Err(super::not_built::NotBuilt("`demo --train`").into());
     }
     let directory = &arguments.out;
     let paths = DemoPaths::in_directory(directory);
@@ -136,7 +135,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     let options = CertifyOptions {
         alpha: arguments.alpha,
         simultaneous: false,
-        pilot: arguments.pilot,
+        pilot: Some(arguments.pilot),
         samples: arguments.samples,
         certificates: CertificateName::ALL.to_vec(),
         top_k: 1,
@@ -224,12 +223,9 @@ fn train_encoder(arguments: &DemoArgs, paths: &DemoPaths) -> anyhow::Result<Path
 
 /// Where the encoder comes from, for the directory's description.
 fn encoder_digest(arguments: &DemoArgs) -> Value {
-    #[cfg(feature = "train")]
     if arguments.train {
         return json!({ "trained_by": Digest::of_bytes(RECIPE.as_bytes()) });
     }
-    #[cfg(not(feature = "train"))]
-    let _ = arguments;
     json!({ "model": Digest::of_bytes(ENCODER), "contract": Digest::of_bytes(MODEL_CONFIG) })
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use retrievalguard::certificate::{
-    CertificateName, Explanation, Outcome, Radius, StepValue, Verdict, statement_in_words,
+    CertificateName, Explanation, Outcome, Radius, Retriever, StepValue, Verdict, statement_in_words,
 };
 use retrievalguard::{Picture, Smoother};
 use retrievalguard_encoder::engine::OnnxEmbedder;
@@ -155,10 +155,10 @@ fn compare(
 /// Whether a verdict that comes out again to the last bit came from the same numbers.
 ///
 /// A radius that was computed from them did. An abstention and an unbounded radius come from many; an adaptive test proves
-/// the radius that it was given, and a vote's follows from counts.
+/// the radius that it was given, and those of a vote and of pairwise comparisons follow from counts.
 fn shows_its_numbers(outcome: &Outcome, adaptive: bool) -> bool {
     let computed = matches!(outcome.verdict.radius(), Some(Radius::Finite(_)));
-    computed && !adaptive && outcome.name != CertificateName::Vote
+    computed && !adaptive && Retriever::of(outcome.name) == Retriever::Mean
 }
 
 fn print(
@@ -203,7 +203,7 @@ fn print(
             )?,
         },
         Verdict::Misretrieved => {
-            writeln!(out, "verdict       misretrieved: the nearest item has another label")?;
+            writeln!(out, "verdict       misretrieved: another label is retrieved")?;
         }
     }
     if !run.excluded(identity).is_empty() {
@@ -276,6 +276,7 @@ mod tests {
             (CertificateName::HalfSpace, Verdict::Abstained, false, false),
             (CertificateName::HalfSpace, Verdict::Misretrieved, false, false),
             (CertificateName::Vote, finite, false, false),
+            (CertificateName::Pairwise, finite, false, false),
         ] {
             let outcome = Outcome { name, verdict, samples: 100, explain: Explanation::default() };
             assert_eq!(shows_its_numbers(&outcome, adaptive), shows, "{name} {verdict:?} {adaptive}");

@@ -3,14 +3,13 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::bail;
-use clap::ValueEnum;
-use retrievalguard::certificate::{CertificateName, Outcome, Radius, Verdict};
+use anyhow::anyhow;
+use retrievalguard::certificate::{Outcome, Radius, Verdict};
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, Embedder, Picture, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{
-    Answered, Query, QueryCertifier, Relevant, check_gallery, input_values,
+    Answered, Query, QueryCertifier, Relevant, check_cap, check_gallery, default_pilot, input_values,
 };
 use retrievalguard_encoder::run::{Procedure, Retriever};
 use retrievalguard_server::secret_seed;
@@ -18,7 +17,7 @@ use serde_json::json;
 
 use super::certify::with_config_difference;
 use super::certify_samples::words;
-use crate::arguments::{ModelArgs, sigma_for};
+use crate::arguments::{ModelArgs, RetrieverArg, sigma_for};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -40,13 +39,14 @@ pub(crate) struct QueryArgs {
     /// Certifying samples; the most that are drawn if --target-radius is given
     #[arg(long, default_value = "1000")]
     samples: SampleCount,
-    /// Pilot samples, on which the label is chosen
-    #[arg(long, default_value = "200")]
-    pilot: SampleCount,
+    /// Pilot samples, on which the label is chosen: 200, or 20 where they choose little (pairwise, and vote with
+    /// --target-radius)
+    #[arg(long)]
+    pilot: Option<SampleCount>,
     /// Which smoothed retriever answers
-    #[arg(long, value_enum, default_value = "mean")]
+    #[arg(long, value_enum, default_value = "pairwise")]
     retriever: RetrieverArg,
-    /// Stop as soon as this radius is certified (mean retriever only)
+    /// Stop as soon as this radius is certified, or out of reach
     #[arg(long, value_name = "RADIUS", allow_negative_numbers = true)]
     target_radius: Option<TargetRadius>,
     /// How many items to show
@@ -62,34 +62,27 @@ pub(crate) struct QueryArgs {
     model: ModelArgs,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum RetrieverArg {
-    /// Search with the mean of the noisy embeddings
-    Mean,
-    /// Let the noisy embeddings vote
-    Vote,
-}
-
-impl From<RetrieverArg> for Retriever {
-    fn from(word: RetrieverArg) -> Self {
-        match word {
-            RetrieverArg::Mean => Self::Mean,
-            RetrieverArg::Vote => Self::Vote,
-        }
-    }
-}
-
 pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    if arguments.retriever == RetrieverArg::Vote && arguments.target_radius.is_some() {
-        bail!("--target-radius applies to the mean retriever only, wanted no --retriever vote");
-    }
+    let retriever = Retriever::from(arguments.retriever);
+    let certificates = vec![retriever.certificate()];
+    let pilot = arguments.pilot.unwrap_or_else(|| default_pilot(&certificates, arguments.target_radius));
     let stored = GalleryDirectory::read(&arguments.gallery)?;
     let sigma = sigma_for(arguments.sigma, &stored.manifest, &arguments.gallery)?;
+    let procedure = Procedure {
+        sigma,
+        alpha: arguments.alpha,
+        pilot,
+        samples: arguments.samples,
+        certificates,
+        top_k: 1,
+        target_radius: arguments.target_radius,
+    };
+    check_cap(&procedure).map_err(|error| anyhow!(error.as_flags()))?;
     let embedder = arguments.model.open()?;
     let name = arguments.gallery.display().to_string();
     let checked = check_gallery(&stored, &name, &embedder, sigma);
     checked.map_err(|error| with_config_difference(error, &arguments.gallery, &embedder))?;
-    for count in [arguments.pilot, arguments.samples] {
+    for count in [pilot, arguments.samples] {
         Samples::check_memory(count.get(), embedder.dimension())?;
     }
     let identity = arguments.picture.display().to_string();
@@ -103,19 +96,6 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         .batch(arguments.model.engine.batch)
         .threads(arguments.model.engine.threads());
     let picture = Picture { identity: &identity, pixels: &pixels };
-    let retriever = arguments.retriever.into();
-    let procedure = Procedure {
-        sigma,
-        alpha: arguments.alpha,
-        pilot: arguments.pilot,
-        samples: arguments.samples,
-        certificates: vec![match retriever {
-            Retriever::Mean => CertificateName::HalfSpace,
-            Retriever::Vote => CertificateName::Vote,
-        }],
-        top_k: 1,
-        target_radius: arguments.target_radius,
-    };
     let gallery = &stored.gallery;
     let certifier = QueryCertifier::stored(&procedure, &stored);
     let query = Query { relevant: Relevant::Retrieved(retriever), excluded: &[] };
@@ -156,7 +136,9 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             "verdict": word,
             "radius": verdict.radius().map(Radius::get).filter(|radius| radius.is_finite()),
             "unbounded": verdict.radius() == Some(Radius::Unbounded),
+            "retriever": retriever,
             "samples": samples,
+            "pilot": pilot,
             "sigma": sigma,
             "alpha": arguments.alpha,
             "asking_again": again,
@@ -178,13 +160,13 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             let rule = rule.map_or(String::new(), |rule| format!(", {rule} rule"));
             writeln!(
                 out,
-                "except with probability {} over the noise ({samples} samples{rule})",
+                "except with probability {} over the noise ({retriever} retriever, {samples} samples{rule})",
                 arguments.alpha
             )?;
         }
         None => writeln!(
             out,
-            "abstained: after {samples} samples no label can be guaranteed (nearest: {})",
+            "abstained: after {samples} samples no label can be guaranteed (candidate: {})",
             label.unwrap_or("none")
         )?,
     }

@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use retrievalguard::certificate::Retriever;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, SampleCount, Sigma};
 use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::pipeline::default_pilot;
 use retrievalguard_server::{Limits, OpenError, Serving, Settings, SharedGradients, Stop, Tokens};
 
 use super::certify::with_config_difference;
-use crate::arguments::{ModelArgs, sigma_for, up_to};
+use crate::arguments::{ModelArgs, RetrieverArg, sigma_for, up_to};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -36,9 +38,12 @@ pub(crate) struct ServeArgs {
     /// Certifying samples of a query that does not ask for a number
     #[arg(long, default_value = "1000")]
     samples: SampleCount,
-    /// Pilot samples, on which the label is chosen
-    #[arg(long, default_value = "200")]
-    pilot: SampleCount,
+    /// Pilot samples, on which the label is chosen: 200, or 20 for pairwise
+    #[arg(long)]
+    pilot: Option<SampleCount>,
+    /// Which smoothed retriever answers
+    #[arg(long, value_enum, default_value = "pairwise")]
+    retriever: RetrieverArg,
     /// Serve the gallery as it is, without taking its lock; jobs need a folder of their own then
     #[arg(long)]
     read_only: bool,
@@ -131,13 +136,15 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
     let gradients = gradients(arguments, &model.model, &embedder);
     let limits = &arguments.limits;
     let usual = Limits::default();
+    let retriever = Retriever::from(arguments.retriever);
     let settings = Settings {
         gallery: gallery.clone(),
         read_only: arguments.read_only,
         jobs: arguments.jobs.clone().or_else(|| (!arguments.read_only).then(|| gallery.join("jobs"))),
         sigma,
         alpha: arguments.alpha,
-        pilot: arguments.pilot,
+        pilot: arguments.pilot.unwrap_or_else(|| default_pilot(&[retriever.certificate()], None)),
+        retriever,
         samples: arguments.samples.min(limits.max_samples),
         excess: model.excess(),
         threads: model.engine.threads(),

@@ -150,7 +150,6 @@ fn inflate(folder: &Path, factor: f64) {
 fn radii_that_someone_changed_and_runs_that_cannot_be_attacked_are_found_out() {
     let sandbox = demo();
     let attack = |rest: &str| sandbox.run(&format!("attack {RUN} {QUICK} {rest}"));
-    attack("--certificate vote").fails(2, &["vote certifies the retriever that votes"]);
     attack("--certificate paper-repaired").fails(2, &["exactly smoothed items"]);
     attack("--certificate paper").fails(2, &["no query of the run has a finite radius under paper"]);
     attack("--certificate nothing").ends_with_status(2).tells(&["nothing"]);

@@ -3,9 +3,9 @@
 use std::fs;
 
 use retrievalguard_encoder::dataset::{Format, NamedSplit};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::sandbox::{CLASSES, ENCODER, PICTURES, Sandbox, json_lines, onnxruntime};
+use crate::sandbox::{CERTIFICATES, CLASSES, ENCODER, PICTURES, Sandbox, json_lines, onnxruntime};
 
 const COMMANDS: [&str; 11] = [
     "demo",
@@ -20,8 +20,6 @@ const COMMANDS: [&str; 11] = [
     "doctor",
     "completions",
 ];
-const CERTIFICATES: [&str; 7] =
-    ["paper", "paper-linear", "paper-repaired", "paper-frozen", "half-space-mean", "half-space", "vote"];
 
 #[test]
 fn pictures_become_a_gallery_certificates_and_tables() {
@@ -185,12 +183,14 @@ fn the_noise_level_is_that_of_the_gallery_unless_it_says_none() {
 #[test]
 fn a_query_is_answered_with_its_guarantee() {
     let sandbox = Sandbox::indexed();
-    let query = format!("query pictures/class-2/3.png --gallery gallery {ENCODER} --samples 300 --pilot 50");
+    let query = format!(
+        "query pictures/class-2/3.png --gallery gallery {ENCODER} --samples 300 --pilot 50 --retriever mean"
+    );
     let run = sandbox.run(&query).succeeds();
     run.prints(&[
         "label class-2: no change of the prepared picture with l2 norm below 0.",
         "class-2/",
-        "(300 samples)",
+        "(mean retriever, 300 samples)",
         "asking again draws other noise and is a new attempt at 0.01",
     ]);
 
@@ -222,11 +222,24 @@ fn a_query_is_answered_with_its_guarantee() {
         let far = sandbox.run(&format!("{query} --target-radius {target} --json")).succeeds().json();
         assert_eq!(far["verdict"], "abstained", "{target}: {far}");
     }
-    let line = format!("{query} --retriever vote --target-radius 0.01");
-    sandbox.run(&line).fails(2, &["--target-radius", "--retriever vote"]);
+    assert_eq!((&answer["retriever"], &answer["pilot"]), (&json!("mean"), &json!(50)));
+    for retriever in ["vote", "pairwise"] {
+        let line = format!("{query} --retriever {retriever} --json");
+        let whole = sandbox.run(&line).succeeds().json();
+        assert_eq!((&whole["label"], &whole["retriever"]), (&json!("class-2"), &json!(retriever)), "{whole}");
+        assert_eq!(whole["samples"], 300);
+        // Tens of samples decide what hundreds prove.
+        let decided = sandbox.run(&format!("{line} --target-radius 0.05")).succeeds().json();
+        assert_eq!(decided["verdict"], "certified", "{decided}");
+        assert!(decided["samples"].as_u64().unwrap() < 100, "{decided}");
+        let few = sandbox.run(&format!("{line} --target-radius 0.1 --samples 20"));
+        few.fails(2, &["--samples is 20, too few for any query", "--target-radius 0.1 takes at least 38"]);
+        let far = sandbox.run(&format!("{line} --target-radius 1e100")).succeeds().json();
+        assert_eq!((&far["verdict"], &far["samples"]), (&json!("abstained"), &json!(0)), "{far}");
+    }
     // Twenty samples prove nothing at this failure probability: an abstention is an answer, not an error.
     let line = format!("{query} --alpha 1e-30 --samples 20");
-    sandbox.run(&line).succeeds().prints(&["abstained: after 20 samples", "nearest: class-2"]);
+    sandbox.run(&line).succeeds().prints(&["abstained: after 20 samples", "candidate: class-2"]);
 }
 
 #[test]
@@ -393,7 +406,7 @@ fn flags_may_stand_in_a_file_and_those_given_by_hand_win() {
     let log = json_lines(&sandbox.text("run/run-log.jsonl"));
     let run = &log[0]["run"];
     assert_eq!((&run["samples"], &run["pilot"]), (&30.into(), &20.into()), "{run}");
-    assert_eq!(run["certificates"], serde_json::json!(["paper", "vote"]));
+    assert_eq!(run["certificates"], json!(["paper", "vote"]));
     assert_eq!(json_lines(&sandbox.text("run/certificates.jsonl")).len(), 3);
 
     sandbox.write("radii.toml", "radii = [0, 1]\n");
@@ -484,10 +497,42 @@ fn a_target_radius_takes_as_many_samples_as_the_query_needs() {
     assert!(*fewest < 1000 && fewest < most && *most <= 3000, "{used:?}");
     let run = sandbox.run(&format!("{line} --samples 100 --target-radius 5 --out far --limit 1")).succeeds();
     run.tells(&["the target radius 5 is out of reach with 100 samples"]);
-    for flags in ["--target-radius 0.1 --certificate all", "--top-k 2 --certificate vote"] {
-        sandbox.run(&format!("{line} {flags} --out no")).fails(2, &["half-space only"]);
+    for flags in ["--certificate all", "--certificate vote,pairwise", "--certificate paper"] {
+        let refused = sandbox.run(&format!("{line} --target-radius 0.1 {flags} --out no"));
+        refused.fails(2, &["--target-radius decides one certificate of half-space, vote and pairwise"]);
     }
+    sandbox.run(&format!("{line} --top-k 2 --certificate vote --out no")).fails(2, &["half-space only"]);
     sandbox.run(&format!("{line} --target-radius 0.1 --top-k 2 --out no")).fails(2, &["recall@1"]);
+}
+
+#[test]
+fn votes_and_pairs_are_decided_by_tens_of_samples_and_the_plan_says_how_many() {
+    let sandbox = Sandbox::indexed();
+    let line =
+        format!("certify pictures --gallery gallery {ENCODER} --json --samples 2000 --target-radius 0.05");
+    for retriever in ["vote", "pairwise"] {
+        let run = sandbox.run(&format!("{line} --retriever {retriever} --out {retriever}")).succeeds();
+        let run = run.tells(&["plan: a query takes", "if all of them agree", "and is given up after"]);
+        let rows = run.json_lines();
+        let used = |row: &Value| row["certificates"][retriever]["samples"].as_u64().unwrap();
+        let mut samples: Vec<u64> = rows.iter().map(used).collect();
+        samples.sort_unstable();
+        assert!(samples[samples.len() / 2] < 100, "{retriever}: {samples:?}");
+        let certified = |row: &&Value| row["certificates"][retriever]["verdict"] == "certified";
+        let row = rows.iter().find(certified).unwrap();
+        assert_eq!(row["certificates"][retriever]["radius"], 0.05);
+        // The samples are drawn again and say the same.
+        let identity = row["identity"].as_str().unwrap();
+        let told =
+            sandbox.run(&format!("explain {identity} --run {retriever} --engine rten --json")).succeeds();
+        let outcome = &told.json()["outcome"];
+        assert_eq!((&outcome["name"], &outcome["verdict"]), (&json!(retriever), &json!("certified")));
+        assert_eq!(outcome["samples"], row["certificates"][retriever]["samples"]);
+    }
+    let both = format!("{line} --retriever vote --certificate vote --out no");
+    sandbox.run(&both).fails(2, &["cannot be used with"]);
+    let few = format!("{line} --retriever pairwise --samples 10 --out no");
+    sandbox.run(&few).fails(2, &["--samples is 10, too few for any query"]);
 }
 
 #[test]

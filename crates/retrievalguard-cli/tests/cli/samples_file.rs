@@ -3,11 +3,9 @@
 use serde_json::Value;
 
 use crate::arrays::{cloud, npy, npy_f64_fortran, with_header};
-use crate::sandbox::Sandbox;
+use crate::sandbox::{CERTIFICATES, Sandbox};
 
 const DIMENSION: usize = 4;
-const NAMES: [&str; 7] =
-    ["paper", "paper-linear", "paper-repaired", "paper-frozen", "half-space-mean", "half-space", "vote"];
 const GALLERY: &str = "--gallery-file G.npy --gallery-labels L.txt --sigma 0.25";
 
 /// Three labels with two items each, and 600 samples around the first of them.
@@ -34,8 +32,8 @@ fn one_object_holds_every_certificate_with_its_reasons() {
     assert!(answer["retrieved"].as_u64().unwrap() < 2, "{answer}");
     assert_eq!(answer["retrieved_label"], "ant");
     let certificates = answer["certificates"].as_object().unwrap();
-    assert_eq!(certificates.len(), NAMES.len());
-    for name in NAMES {
+    assert_eq!(certificates.len(), CERTIFICATES.len());
+    for name in CERTIFICATES {
         let certificate = certificates[name].as_object().unwrap();
         let verdict = certificate["verdict"].as_str().unwrap();
         assert!(["certified", "abstained", "misretrieved"].contains(&verdict), "{name}: {verdict}");

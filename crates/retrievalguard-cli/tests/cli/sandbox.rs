@@ -13,6 +13,18 @@ pub(crate) const CLASSES: usize = 5;
 pub(crate) const PER_CLASS: usize = 6;
 pub(crate) const PICTURES: usize = CLASSES * PER_CLASS;
 
+/// Every certificate, in the order of tables.
+pub(crate) const CERTIFICATES: [&str; 8] = [
+    "paper",
+    "paper-linear",
+    "paper-repaired",
+    "paper-frozen",
+    "half-space-mean",
+    "half-space",
+    "vote",
+    "pairwise",
+];
+
 /// What nearly every command that embeds is given.
 pub(crate) const ENCODER: &str = "--model model/convolutional.onnx --sigma 0.1 --engine rten";
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use retrievalguard::storage::manifest::GalleryDirectory;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::report::browser;
 use crate::sandbox::{PICTURES, Sandbox, write_png};
@@ -50,7 +50,7 @@ fn an_answer_carries_items_a_verdict_and_what_it_was_made_from() {
         let answer = reply.expect(200);
         assert_eq!(answer["request_id"], id.as_str());
         assert_eq!(answer["candidate_label"], "class-1");
-        assert_eq!((answer["samples"].as_u64(), answer["pilot"].as_u64()), (Some(400), Some(200)));
+        assert_eq!((answer["samples"].as_u64(), answer["pilot"].as_u64()), (Some(400), Some(20)));
         assert_eq!((answer["sigma"].as_f64(), answer["alpha"].as_f64()), (Some(0.1), Some(0.01)));
         match answer["verdict"].as_str().unwrap() {
             "certified" => {
@@ -74,6 +74,48 @@ fn an_answer_carries_items_a_verdict_and_what_it_was_made_from() {
     // With a target radius it stops when that is decided.
     let answer = service.post("/v1/query?samples=5000&target_radius=0.0001", &picture).expect(200);
     assert!(["reached", "hopeless", "capped"].contains(&answer["decision"].as_str().unwrap()), "{answer}");
+}
+
+#[test]
+fn every_retriever_answers_under_its_own_name_and_pairs_decide_by_tens() {
+    let sandbox = Sandbox::indexed();
+    let picture = query_picture(&sandbox);
+    for (retriever, words) in [
+        ("mean", "the nearest item"),
+        ("vote", "win the vote"),
+        ("pairwise", "coming before each other label"),
+    ] {
+        let service = Service::start(&sandbox, &format!("--retriever {retriever}"));
+        let about = service.get("/v1/about").expect(200);
+        assert_eq!(about["retriever"], retriever);
+        assert!(about["largest_radius"].as_f64().unwrap() > 0.0);
+        let answer = service.post("/v1/query?samples=600", &picture).expect(200);
+        assert_eq!(
+            (&answer["retriever"], &answer["label"]),
+            (&json!(retriever), &json!("class-1")),
+            "{answer}"
+        );
+        assert_eq!(answer["pilot"], if retriever == "pairwise" { 20 } else { 200 });
+        assert!(answer["statement"].as_str().unwrap().contains(words), "{answer}");
+        if retriever == "mean" {
+            continue;
+        }
+        let decided = service.post("/v1/query?samples=600&target_radius=0.03", &picture).expect(200);
+        assert_eq!(
+            (&decided["decision"], &decided["radius"]),
+            (&json!("reached"), &json!(0.03)),
+            "{decided}"
+        );
+        assert!(decided["samples"].as_u64().unwrap() < 100, "{decided}");
+        let few = service.post("/v1/query?samples=20&target_radius=0.1", &picture);
+        let refused = few.expect(400).to_string();
+        assert!(refused.contains("takes at least 38 samples"), "{refused}");
+        // On the way to a target out of reach, smaller radii are shown.
+        let events = service.stream("/v1/query?samples=600&target_radius=0.4", &picture);
+        let (_, done) = events.last().unwrap();
+        assert_eq!(done["decision"], "capped", "{done}");
+        assert!(done["radius"].as_f64().unwrap() > 0.0, "{done}");
+    }
 }
 
 #[test]
@@ -648,6 +690,11 @@ fn a_job_that_goes_on_against_another_gallery_draws_other_noise() {
     service = again(service, "--log off --alpha 0.05");
     let fourth = finished(&service);
     assert!(moved(&fourth, &third), "{fourth} {third}");
+    // So is another retriever, with the same pilot.
+    service = again(service, "--log off --alpha 0.05 --retriever vote --pilot 20");
+    let fifth = finished(&service);
+    assert!(moved(&fifth, &fourth), "{fifth} {fourth}");
+    assert_eq!((&fifth["retriever"], &fourth["retriever"]), (&json!("vote"), &json!("pairwise")));
 }
 
 #[test]

@@ -260,8 +260,9 @@ fn a_browser_sees_a_read_only_gallery_and_how_little_a_vain_search_proves() {
     let test = "a_browser_sees_a_read_only_gallery_and_how_little_a_vain_search_proves";
     let Some(python) = browser(test) else { return };
     let sandbox = Sandbox::indexed();
-    let service = Service::start_line(&sandbox, &format!("{SERVE} --read-only --max-search-seconds 5"));
-    // Every change of the size at which the page searches leaves its label.
+    // Every change of the size at which the page searches, which follows from the radius, leaves the label of this picture.
+    let flags = "--read-only --max-search-seconds 5 --retriever mean";
+    let service = Service::start_line(&sandbox, &format!("{SERVE} {flags}"));
     let picture = sandbox.path("pictures/class-3/0.png");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/open_read_only.py");
     let screenshots = python.ancestors().nth(3).unwrap().join("browser/read-only");

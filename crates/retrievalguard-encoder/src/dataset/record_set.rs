@@ -1,9 +1,11 @@
 //! Records whose pictures are digested once, and held against their digests when they are decoded.
 
+use std::borrow::Cow;
 use std::ops::Index;
 use std::sync::{Arc, OnceLock};
 
 use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::manifest::FileRecord;
 use serde_json::json;
 
 use super::{PictureSource, Record};
@@ -17,12 +19,12 @@ pub struct RecordSet(Vec<Arc<Member>>);
 struct Member {
     record: Record,
     /// None inside if the picture could not be read.
-    digest: OnceLock<Option<Digest>>,
+    bytes: OnceLock<Option<FileRecord>>,
 }
 
 impl FromIterator<Record> for RecordSet {
     fn from_iter<I: IntoIterator<Item = Record>>(records: I) -> Self {
-        let member = |record| Arc::new(Member { record, digest: OnceLock::new() });
+        let member = |record| Arc::new(Member { record, bytes: OnceLock::new() });
         Self(records.into_iter().map(member).collect())
     }
 }
@@ -79,8 +81,19 @@ impl RecordSet {
 
     /// Digest of the bytes of a picture; none if they cannot be read.
     pub fn picture_digest(&self, position: usize) -> Option<Digest> {
-        let Member { record, digest } = &*self.0[position];
-        *digest.get_or_init(|| record.picture_digest())
+        self.picture_record(position).map(|record| record.sha256)
+    }
+
+    /// The same with the number of bytes.
+    pub fn picture_record(&self, position: usize) -> Option<FileRecord> {
+        let Member { record, bytes } = &*self.0[position];
+        *bytes.get_or_init(|| record.picture_record())
+    }
+
+    /// The bytes of a picture, all of them; refused if they are not those that were digested.
+    pub fn picture_bytes(&self, position: usize) -> Result<Cow<'_, [u8]>, PictureError> {
+        let Member { record, bytes } = &*self.0[position];
+        record.bytes_as(bytes.get().copied(), u64::MAX)
     }
 
     /// Digest of all of it: identities, labels, boxes and the bytes of every picture.
@@ -91,8 +104,8 @@ impl RecordSet {
 
     /// Decodes a picture and cuts out its box; refuses one whose bytes are not those that were digested.
     pub fn read(&self, position: usize, limits: &PictureLimits) -> Result<RgbPicture, PictureError> {
-        let Member { record, digest } = &*self.0[position];
-        record.read_as(digest.get(), limits)
+        let Member { record, bytes } = &*self.0[position];
+        record.read_as(bytes.get().copied(), limits)
     }
 }
 
@@ -100,14 +113,16 @@ impl RecordSet {
 ///
 /// A file that cannot be read is a broken picture like others: what happens to it is not decided here.
 pub fn data_set_digest(records: &[Record]) -> Digest {
-    digest_of_pictures(records.iter().map(|record| record.described(record.picture_digest())))
+    digest_of_pictures(
+        records.iter().map(|record| record.described(record.picture_record().map(|bytes| bytes.sha256))),
+    )
 }
 
 impl Record {
-    fn picture_digest(&self) -> Option<Digest> {
+    fn picture_record(&self) -> Option<FileRecord> {
         match &self.source {
-            PictureSource::File(path) => Digest::of_file(path).ok(),
-            PictureSource::Grey { pixels, .. } => Some(Digest::of_bytes(pixels)),
+            PictureSource::File(path) => FileRecord::of_file(path).ok(),
+            PictureSource::Grey { pixels, .. } => Some(FileRecord::of_bytes(pixels)),
         }
     }
 
@@ -215,6 +230,29 @@ mod tests {
         assert!(matches!(all.read(0, &limits), Err(PictureError::Read { .. })));
         std::fs::write(&path, bytes).unwrap();
         assert!(matches!(all.read(0, &limits), Err(PictureError::Changed { .. })));
+    }
+
+    #[test]
+    fn a_picture_that_vanishes_or_grows_after_it_was_digested_has_changed_and_is_not_broken() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = pictures(folder.path());
+        let limits = PictureLimits { bytes: 1 << 20, ..PictureLimits::default() };
+        let path = folder.path().join("a/1.jpg");
+        // Too large from the beginning: a broken picture like others, whose bytes can be had.
+        let small = std::fs::read(&path).unwrap();
+        let large = vec![7; (1 << 20) + 9];
+        std::fs::write(&path, &large).unwrap();
+        assert_eq!(all.picture_record(0), Some(FileRecord::of_bytes(&large)));
+        assert!(!matches!(all.read(0, &limits), Ok(_) | Err(PictureError::Changed { .. })));
+        assert_eq!(*all.picture_bytes(0).unwrap(), large);
+        std::fs::write(&path, [&large[..], b"more"].concat()).unwrap();
+        assert!(matches!(all.read(0, &limits), Err(PictureError::Changed { .. })));
+        std::fs::write(&path, small).unwrap();
+        assert!(matches!(all.read(0, &limits), Err(PictureError::Changed { .. })));
+        std::fs::remove_file(&path).unwrap();
+        let error = all.read(0, &limits).unwrap_err();
+        assert!(error.to_string().contains("found nothing that can be read, wanted sha256 "), "{error}");
+        assert!(matches!(all.picture_bytes(0), Err(PictureError::Changed { .. })));
     }
 
     #[test]

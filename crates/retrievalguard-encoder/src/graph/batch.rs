@@ -11,13 +11,13 @@
 //! ```
 //! use std::path::Path;
 //! use retrievalguard_encoder::graph::Model;
-//! use retrievalguard_encoder::graph::batch::{BatchReading, BatchQuestion};
+//! use retrievalguard_encoder::graph::batch::{BatchReading, BatchSpec};
 //!
 //! let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
 //! let read = |name: &str| {
 //!     let model = Model::read(&models.join(name)).unwrap();
-//!     let question = BatchQuestion { input: "pictures", picture: [3, 16, 16], batch: None, output: "embeddings" };
-//!     BatchReading::of(&model, &question).unwrap()
+//!     let spec = BatchSpec { input: "pictures", picture: [3, 16, 16], batch: None, output: "embeddings" };
+//!     BatchReading::of(&model, &spec).unwrap()
 //! };
 //! assert_eq!(read("convolutional.onnx"), BatchReading::Independent);
 //! let mean = read("batch_mean.onnx").to_string();
@@ -97,7 +97,7 @@ impl fmt::Display for BatchReading {
 
 /// Which way through a graph is followed.
 #[derive(Clone, Copy, Debug)]
-pub struct BatchQuestion<'a> {
+pub struct BatchSpec<'a> {
     /// The input that takes the pictures, the batch on its first axis.
     pub input: &'a str,
     /// The other three axes of the input.
@@ -110,14 +110,14 @@ pub struct BatchQuestion<'a> {
 
 impl BatchReading {
     /// Follows the batch axis from the input to the output.
-    pub fn of(model: &Model, question: &BatchQuestion<'_>) -> Result<Self, GraphError> {
+    pub fn of(model: &Model, spec: &BatchSpec<'_>) -> Result<Self, GraphError> {
         let flow = Flow::new(&model.graph)?;
-        let order = flow.order(question.output)?;
-        let fixed = question.batch.map(|batch| batch as i64);
+        let order = flow.order(spec.output)?;
+        let fixed = spec.batch.map(|batch| batch as i64);
         let mut shape = vec![fixed.map_or(Dim::Batch(1), Dim::Known)];
-        shape.extend(question.picture.iter().map(|&side| Dim::Known(side as i64)));
+        shape.extend(spec.picture.iter().map(|&side| Dim::Known(side as i64)));
         let pictures = Fact::pictures(shape);
-        let mut walk = Walk { model, flow: &flow, question, pictures, fixed, facts: HashMap::new() };
+        let mut walk = Walk { model, flow: &flow, spec, pictures, fixed, facts: HashMap::new() };
         for &place in &order {
             walk.visit(place);
         }
@@ -137,7 +137,7 @@ struct Blame {
 struct Walk<'g, 'q> {
     model: &'g Model,
     flow: &'q Flow<'g>,
-    question: &'q BatchQuestion<'q>,
+    spec: &'q BatchSpec<'q>,
     pictures: Fact<'g>,
     fixed: Option<i64>,
     facts: HashMap<&'g str, Finding<'g>>,
@@ -150,7 +150,7 @@ impl<'g> Walk<'g, '_> {
         }
         let unknown = |why: &str| Err(Blame { node: None, fault: Fault::Unknown(why.to_owned()) });
         match self.flow.source(name) {
-            Some(Source::Input) if name == self.question.input => Ok(self.pictures.clone()),
+            Some(Source::Input) if name == self.spec.input => Ok(self.pictures.clone()),
             Some(Source::Initializer(tensor)) => Ok(Fact::of_tensor(tensor)),
             Some(Source::Sparse) => Ok(Fact::constant(None)),
             Some(Source::Input) => unknown("it takes another input of the graph"),
@@ -233,14 +233,14 @@ impl<'g> Walk<'g, '_> {
     fn verdict(&self) -> BatchReading {
         let named = |place: Option<usize>| {
             let node = place.map(|place| &self.model.graph.nodes[place]);
-            let name = node.map_or(self.question.output, Node::label).to_owned();
+            let name = node.map_or(self.spec.output, Node::label).to_owned();
             (name, node.map_or("output", |node| node.operator.as_str()).to_owned())
         };
-        let last = match self.flow.source(self.question.output) {
+        let last = match self.flow.source(self.spec.output) {
             Some(Source::Node(place)) => Some(place),
             _ => None,
         };
-        let blame = match self.finding(self.question.output) {
+        let blame = match self.finding(self.spec.output) {
             Ok(fact) if fact.is_one_row_per_picture() => return BatchReading::Independent,
             Ok(_) => {
                 let why = "the output does not have the pictures on its first axis, a row for each";

@@ -160,7 +160,7 @@ fn what_no_exporter_writes_is_refused_with_its_place() {
 
 #[test]
 fn whatever_bytes_are_changed_reading_and_following_end() {
-    use super::batch::{BatchQuestion, BatchReading};
+    use super::batch::{BatchReading, BatchSpec};
     let lines = "w: float[4,3,3,3]\n c = Conv(pictures, w) pads=[1,1,1,1]\n s: int[2] = 0,-1
         n = Shape(c)\n one: int[1] = 1\n p, q = Split(n, one) axis=0\n r = Range(one, one, one)
         st: int[1] = 0\n en: int[1] = 3\n sl = Slice(n, st, en)\n t = Resize(c, _, _, n)
@@ -191,8 +191,8 @@ fn whatever_bytes_are_changed_reading_and_following_end() {
             let _ = tensor.values();
         }
         let batch = (next() % 2 == 0).then_some(2);
-        let question = BatchQuestion { input: "pictures", picture: [3, 8, 8], batch, output: "embeddings" };
-        let _ = BatchReading::of(&model, &question);
+        let spec = BatchSpec { input: "pictures", picture: [3, 8, 8], batch, output: "embeddings" };
+        let _ = BatchReading::of(&model, &spec);
     }
 }
 

@@ -1,5 +1,3 @@
-use retrievalguard::storage::digest::Digest;
-
 use super::{PictureFormat, PixelBox};
 
 /// Why a picture was not read; every variant names it.
@@ -15,15 +13,13 @@ pub enum PictureError {
         source: std::io::Error,
     },
     /// Its bytes are not those that the run began with.
-    #[error(
-        "picture `{picture}` was changed after the run began: its sha256 is {found:.16}…, wanted {wanted}"
-    )]
+    #[error("picture `{picture}` was changed after the run began: found {found}, wanted {wanted}")]
     Changed {
         /// Path of the picture.
         picture: String,
-        /// Digest of its bytes.
-        found: Digest,
-        /// The digest that was found before, none if the file could not be read.
+        /// The digest of its bytes, or that it cannot be read.
+        found: String,
+        /// The same as it was when the run began.
         wanted: String,
     },
     /// The first bytes belong to none of the formats.

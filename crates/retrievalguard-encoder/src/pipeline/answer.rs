@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Decision, GrowingOptions,
-    GrowingOutcome, GrowingTest, HalfSpaceOptions, Outcome, SampledQuery, Verdict,
+    GrowingOutcome, GrowingTest, HalfSpaceOptions, Outcome, RateOptions, RateTest, SampledQuery, Verdict,
 };
 use retrievalguard::gallery::{Gallery, Label, Neighbour, Positives, Relevance};
 use retrievalguard::noise::Stage;
@@ -106,6 +106,11 @@ impl<'a> QueryCertifier<'a> {
         &self.certifier
     }
 
+    /// The retriever that answers.
+    pub fn retriever(&self) -> Retriever {
+        self.procedure.retriever()
+    }
+
     /// The gallery that is searched.
     pub fn gallery(&self) -> &'a Gallery {
         self.certifier.gallery()
@@ -121,6 +126,10 @@ impl<'a> QueryCertifier<'a> {
         refused: impl Fn(CertificateError) -> E,
     ) -> Result<Answered, E> {
         let Procedure { certificates, samples, top_k, target_radius, .. } = self.procedure;
+        if let (Some(target), Retriever::Vote | Retriever::Pairwise) = (*target_radius, self.retriever()) {
+            let options = RateOptions::deciding(target, *samples);
+            return self.answer_by_rates(query, &options, draw, refused, |_| Ok(()));
+        }
         let (pilot, label, relevance) = self.begin(query, &mut draw, &refused)?;
         if let Some(target) = *target_radius {
             let options = AdaptiveOptions::new(target, *samples);
@@ -172,7 +181,7 @@ impl<'a> QueryCertifier<'a> {
         certifier.answer(query, drawn_before(sampled), |error| error)
     }
 
-    /// Certifies one query under `half-space` with a radius that grows while samples come in; `tell` hears of every step.
+    /// Certifies one query with a radius that grows while samples come in; `tell` hears of every step.
     pub fn answer_growing<E>(
         &self,
         query: &Query<'_>,
@@ -181,6 +190,10 @@ impl<'a> QueryCertifier<'a> {
         mut tell: impl FnMut(Sighting<'_>) -> Result<(), E>,
     ) -> Result<Answered, E> {
         let Procedure { samples, target_radius, .. } = *self.procedure;
+        if self.retriever() != Retriever::Mean {
+            let options = RateOptions::growing(target_radius, samples);
+            return self.answer_by_rates(query, &options, draw, refused, tell);
+        }
         let (pilot, label, relevance) = self.begin(query, &mut draw, &refused)?;
         tell(Sighting::Pilot { label, mean: &pilot.mean() })?;
         let options = GrowingOptions { target: target_radius, ..GrowingOptions::new(samples) };
@@ -196,6 +209,57 @@ impl<'a> QueryCertifier<'a> {
         Ok(Answered { label, relevance, outcomes: vec![outcome], deeper: vec![], decision, mean })
     }
 
+    /// Certifies one query under `vote` or `pairwise`, with as many samples as it takes.
+    ///
+    /// A pilot is drawn where it has something to choose: the label, or the rule of a vote.
+    fn answer_by_rates<E>(
+        &self,
+        query: &Query<'_>,
+        options: &RateOptions,
+        mut draw: impl FnMut(Stage, Range<u32>) -> Result<Samples, E>,
+        refused: impl Fn(CertificateError) -> E,
+        mut tell: impl FnMut(Sighting<'_>) -> Result<(), E>,
+    ) -> Result<Answered, E> {
+        let (retriever, certifier) = (self.retriever(), &self.certifier);
+        let (pilot, label, relevance) = match (retriever, query.relevant) {
+            (Retriever::Pairwise, Relevant::Label(_) | Relevant::Item(_)) => {
+                let (label, relevance) = self.settle(query, None, &refused)?;
+                (None, label, relevance)
+            }
+            _ => {
+                let (pilot, label, relevance) = self.begin(query, &mut draw, &refused)?;
+                tell(Sighting::Pilot { label, mean: &pilot.mean() })?;
+                (Some(pilot), label, relevance)
+            }
+        };
+        let test = match retriever {
+            Retriever::Pairwise => RateTest::pairwise(certifier, &relevance, options),
+            Retriever::Mean | Retriever::Vote => {
+                RateTest::vote(certifier, pilot.as_ref(), &relevance, options)
+            }
+        };
+        let mut test = test.map_err(&refused)?;
+        while let Some(range) = test.wants() {
+            test.see(&draw(Stage::Certify, range)?).map_err(&refused)?;
+            tell(Sighting::Radius { label, outcome: test.outcome() })?;
+        }
+        let GrowingOutcome { mut verdict, samples, decision, .. } = test.outcome();
+        let mean = match (test.mean(), pilot) {
+            (Some(mean), _) => mean,
+            // What needs no sample to be given up is still right or wrong, and has a nearest item.
+            (None, pilot) => {
+                let pilot = pilot.map_or_else(|| draw(Stage::Pilot, 0..self.procedure.pilot.get()), Ok)?;
+                if !test.retrieves_among(&pilot).map_err(&refused)? {
+                    verdict = Verdict::Misretrieved;
+                }
+                pilot.mean()
+            }
+        };
+        let outcome = Outcome { name: retriever.certificate(), verdict, samples, explain: test.explain() };
+        let decision = Some(decision);
+        Ok(Answered { label, relevance, outcomes: vec![outcome], deeper: vec![], decision, mean })
+    }
+
     /// Draws the pilot and settles what is relevant.
     fn begin<E>(
         &self,
@@ -203,22 +267,31 @@ impl<'a> QueryCertifier<'a> {
         draw: &mut impl FnMut(Stage, Range<u32>) -> Result<Samples, E>,
         refused: impl Fn(CertificateError) -> E,
     ) -> Result<(Samples, Option<Label>, Relevance), E> {
-        let (gallery, certifier) = (self.gallery(), &self.certifier);
         let pilot = draw(Stage::Pilot, 0..self.procedure.pilot.get())?;
+        let (label, relevance) = self.settle(query, Some(&pilot), refused)?;
+        Ok((pilot, label, relevance))
+    }
+
+    /// What is relevant; without a pilot nothing is retrieved.
+    fn settle<E>(
+        &self,
+        query: &Query<'_>,
+        pilot: Option<&Samples>,
+        refused: impl Fn(CertificateError) -> E,
+    ) -> Result<(Option<Label>, Relevance), E> {
         // Rows in any order, and once each.
         let excluded = Relevance::new(Positives::Absent, query.excluded.to_vec()).excluded;
         let label = match query.relevant {
             Relevant::Item(item) => {
-                return Ok((pilot, None, Relevance::new(Positives::Item(item), excluded)));
+                return Ok((None, Relevance::new(Positives::Item(item), excluded)));
             }
-            Relevant::Label(name) => gallery.label_named(name),
-            Relevant::Retrieved(Retriever::Mean) => {
-                let found = certifier.retrieve(&pilot, &excluded).map_err(refused)?;
-                found.map(|found| gallery.label(found.row))
-            }
-            Relevant::Retrieved(Retriever::Vote) => certifier.elect(&pilot, &excluded).map_err(refused)?,
+            Relevant::Label(name) => self.gallery().label_named(name),
+            Relevant::Retrieved(retriever) => match pilot {
+                Some(pilot) => self.certifier.candidate(retriever, pilot, &excluded).map_err(refused)?,
+                None => None,
+            },
         };
-        Ok((pilot, label, relevance_of(label, excluded)))
+        Ok((label, relevance_of(label, excluded)))
     }
 
     /// The items nearest to a mean of samples, among those that are not excluded.
@@ -315,6 +388,7 @@ mod tests {
             (Relevant::Item(0), None, true),
             (Relevant::Retrieved(Retriever::Mean), cat, true),
             (Relevant::Retrieved(Retriever::Vote), cat, true),
+            (Relevant::Retrieved(Retriever::Pairwise), cat, true),
             (Relevant::Label("dog"), gallery.label_named("dog"), false),
             (Relevant::Label("cow"), None, false),
         ] {

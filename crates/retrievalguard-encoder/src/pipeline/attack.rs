@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use retrievalguard::attack::{Attacked, Attacker, Effort, FACTORS, InputGradients, Judging};
-use retrievalguard::certificate::CertificateName;
+use retrievalguard::certificate::{CertificateName, Retriever};
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Journal;
 use retrievalguard::storage::manifest::GalleryDirectory;
@@ -75,11 +75,16 @@ pub fn begun_judge_seed(journal_path: &Path) -> Result<Option<Seed>, PipelineErr
 }
 
 /// Attacks every query; `journal` is where progress is kept and `journal` alone decides what is left to do.
+///
+/// # Panics
+///
+/// If there are not as many targets as queries.
 pub fn attack(
     request: &AttackRequest<'_>,
     journal: &Path,
     observer: &dyn Observer,
 ) -> Result<AttackReport, PipelineError> {
+    assert_eq!(request.targets.len(), request.queries.len(), "a target for every query");
     let embedder = request.embedder;
     for count in [request.judging.pilot, request.judging.samples] {
         Samples::check_memory(count.get(), embedder.dimension())?;
@@ -113,7 +118,8 @@ pub fn attack(
         request.effort,
         request.judging,
     )
-    .excess(request.excess);
+    .excess(request.excess)
+    .retriever(Retriever::of(request.certificate));
     if let Some(plain) = request.plain_gallery {
         attacker = attacker.plain_gallery(&plain.gallery);
     }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use retrievalguard::certificate::CertificateName;
+use retrievalguard::certificate::{CertificateName, Retriever, fewest_to_decide};
 use retrievalguard::storage::manifest::{GalleryDirectory, GalleryManifest};
 use retrievalguard::{Alpha, Excess, ParameterError, SampleCount, Seed, Sigma, TargetRadius};
 
@@ -15,9 +15,22 @@ use crate::run::Procedure;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// A target radius, or radii for Recall@k, beside other certificates.
+    /// A target radius for more certificates than one, or for one that has no test of it.
+    #[error("{}", self.spelled(str::to_owned))]
+    UndecidedCertificates,
+    /// Radii for Recall@k under another certificate.
     #[error("{}", self.spelled(str::to_owned))]
     OtherCertificates,
+    /// No query can be decided with so few samples.
+    #[error("{}", self.spelled(str::to_owned))]
+    CapTooLow {
+        /// The most samples that may be drawn.
+        cap: SampleCount,
+        /// The fewest that decide a query.
+        fewest: u32,
+        /// The radius to decide.
+        target: TargetRadius,
+    },
     /// Both of them.
     #[error("{}", self.spelled(str::to_owned))]
     TargetBesideTopK,
@@ -39,12 +52,19 @@ impl OptionsError {
     }
 
     fn spelled(&self, name: impl Fn(&str) -> String) -> String {
-        let [target_radius, top_k, certificate, sigma] =
-            ["target_radius", "top_k", "certificate", "sigma"].map(name);
+        let [target_radius, top_k, certificate, sigma, samples] =
+            ["target_radius", "top_k", "certificate", "sigma", "samples"].map(name);
         match self {
+            Self::UndecidedCertificates => format!(
+                "{target_radius} decides one certificate of half-space, vote and pairwise, wanted one {certificate} of these"
+            ),
             Self::OtherCertificates => {
-                format!("{target_radius} and {top_k} apply to half-space only, wanted no other {certificate}")
+                format!("{top_k} applies to half-space only, wanted no other {certificate}")
             }
+            Self::CapTooLow { cap, fewest, target } => format!(
+                "{samples} is {cap}, too few for any query: {target_radius} {target} takes at least {fewest} samples even if all \
+                 of them agree"
+            ),
             Self::TargetBesideTopK => {
                 format!("{target_radius} decides recall@1, wanted no {top_k} beside it")
             }
@@ -74,14 +94,41 @@ pub fn check_depth(
     top_k: usize,
     target_radius: Option<TargetRadius>,
 ) -> Result<(), OptionsError> {
-    let deep = target_radius.is_some() || top_k > 1;
-    if deep && certificates != [CertificateName::HalfSpace] {
+    let decidable = |name: &CertificateName| Retriever::of(*name).certificate() == *name;
+    if target_radius.is_some() && !matches!(certificates, [name] if decidable(name)) {
+        return Err(OptionsError::UndecidedCertificates);
+    }
+    if top_k > 1 && certificates != [CertificateName::HalfSpace] {
         return Err(OptionsError::OtherCertificates);
     }
     if target_radius.is_some() && top_k > 1 {
         return Err(OptionsError::TargetBesideTopK);
     }
     Ok(())
+}
+
+/// Samples of the pilot, unless the user says how many: few where they only choose the label, or the rule of a vote.
+pub fn default_pilot(certificates: &[CertificateName], target_radius: Option<TargetRadius>) -> SampleCount {
+    let chooses_little = |name: &CertificateName| match Retriever::of(*name) {
+        Retriever::Mean => false,
+        Retriever::Vote => target_radius.is_some(),
+        Retriever::Pairwise => true,
+    };
+    let count = if certificates.iter().all(chooses_little) { 20 } else { 200 };
+    SampleCount::new(count).expect("a number above zero")
+}
+
+/// Refuses a number of samples with which no query could be decided.
+pub fn check_cap(procedure: &Procedure) -> Result<(), OptionsError> {
+    let Procedure { sigma, alpha, samples: cap, ref certificates, target_radius, .. } = *procedure;
+    let (Some(target), [name]) = (target_radius, &certificates[..]) else { return Ok(()) };
+    if Retriever::of(*name) == Retriever::Mean {
+        return Ok(());
+    }
+    match fewest_to_decide(target, sigma, alpha) {
+        Some(fewest) if fewest > cap.get() => Err(OptionsError::CapTooLow { cap, fewest, target }),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Everything about a run of certificates but its pictures, its encoder and its gallery.
@@ -91,15 +138,15 @@ pub struct CertifyOptions {
     pub alpha: Alpha,
     /// Whether all certificates are to hold at once.
     pub simultaneous: bool,
-    /// Samples on which every choice is made.
-    pub pilot: SampleCount,
+    /// Samples on which every choice is made; [`default_pilot`] if none are given.
+    pub pilot: Option<SampleCount>,
     /// Certifying samples; the cap if a target radius is given.
     pub samples: SampleCount,
     /// The certificates wanted.
     pub certificates: Vec<CertificateName>,
     /// Radii for Recall@1 to Recall@k under `half-space`.
     pub top_k: usize,
-    /// A radius to decide with as few samples as possible, under `half-space`.
+    /// A radius to decide with as few samples as possible, under the only certificate.
     pub target_radius: Option<TargetRadius>,
     /// Root of the noise.
     pub seed: Seed,
@@ -127,15 +174,17 @@ impl CertifyOptions {
             true => self.alpha.share(SampleCount::new(queries as u64)?),
             false => self.alpha,
         };
-        Ok(Procedure {
+        let procedure = Procedure {
             sigma,
             alpha,
-            pilot: self.pilot,
+            pilot: self.pilot.unwrap_or_else(|| default_pilot(&self.certificates, self.target_radius)),
             samples: self.samples,
             certificates: self.certificates.clone(),
             top_k: self.top_k,
             target_radius: self.target_radius,
-        })
+        };
+        check_cap(&procedure)?;
+        Ok(procedure)
     }
 
     /// The request for these queries against a gallery and its name in messages.
@@ -167,7 +216,7 @@ mod tests {
         CertifyOptions {
             alpha: Alpha::new(0.01).unwrap(),
             simultaneous: false,
-            pilot: SampleCount::new(20).unwrap(),
+            pilot: SampleCount::new(20).ok(),
             samples: SampleCount::new(100).unwrap(),
             certificates: vec![CertificateName::HalfSpace],
             top_k: 1,
@@ -186,26 +235,73 @@ mod tests {
         let target = TargetRadius::new(0.1).ok();
         let both = vec![CertificateName::HalfSpace, CertificateName::Vote];
         let cases = [
-            (CertifyOptions { target_radius: target, certificates: both.clone(), ..options() }, "no other"),
-            (CertifyOptions { top_k: 3, certificates: both.clone(), ..options() }, "no other"),
-            (CertifyOptions { top_k: 3, target_radius: target, ..options() }, "beside it"),
+            (
+                CertifyOptions { target_radius: target, certificates: both.clone(), ..options() },
+                "target_radius decides one",
+            ),
+            (
+                CertifyOptions {
+                    target_radius: target,
+                    certificates: vec![CertificateName::PaperFrozen],
+                    ..options()
+                },
+                "target_radius decides one",
+            ),
+            (
+                CertifyOptions { top_k: 3, certificates: both.clone(), ..options() },
+                "top_k applies to half-space only",
+            ),
+            (
+                CertifyOptions { top_k: 3, target_radius: target, ..options() },
+                "target_radius decides recall@1",
+            ),
         ];
         for (refused, words) in cases {
             let error = refused.check().unwrap_err();
-            assert!(error.to_string().contains(words) && error.to_string().contains("target_radius"));
-            assert!(error.as_flags().starts_with("--target-radius "), "{}", error.as_flags());
+            assert!(error.to_string().starts_with(words), "{error}");
+            let flags = format!("--{}", words.replacen('_', "-", 1));
+            assert!(error.as_flags().starts_with(&flags), "{}", error.as_flags());
         }
         for sound in [
             options(),
             CertifyOptions { certificates: both, ..options() },
             CertifyOptions { top_k: 3, ..options() },
             CertifyOptions { target_radius: target, ..options() },
+            CertifyOptions { target_radius: target, certificates: vec![CertificateName::Vote], ..options() },
+            CertifyOptions {
+                target_radius: target,
+                certificates: vec![CertificateName::Pairwise],
+                ..options()
+            },
         ] {
             assert_eq!(sound.check(), Ok(()));
         }
         let silent = OptionsError::NoSigma { gallery: "g".to_owned() };
         assert_eq!(silent.as_flags(), "gallery `g` does not say its noise level, wanted --sigma");
         assert_eq!(silent.to_string(), "gallery `g` does not say its noise level, wanted sigma");
+    }
+
+    #[test]
+    fn a_cap_below_what_could_decide_any_query_is_refused_before_a_sample_is_drawn() {
+        let procedure = |certificate, samples| {
+            let asked = CertifyOptions {
+                certificates: vec![certificate],
+                samples: SampleCount::new(samples).unwrap(),
+                pilot: None,
+                target_radius: TargetRadius::new(0.25).ok(),
+                ..options()
+            };
+            asked.procedure(Sigma::new(0.25).unwrap(), 1)
+        };
+        for certificate in [CertificateName::Vote, CertificateName::Pairwise] {
+            let error = procedure(certificate, 37).unwrap_err();
+            assert!(
+                error.to_string().contains("samples is 37") && error.to_string().contains("at least 38"),
+                "{error}"
+            );
+            assert_eq!(procedure(certificate, 38).unwrap().pilot.get(), 20);
+        }
+        assert_eq!(procedure(CertificateName::HalfSpace, 37).unwrap().pilot.get(), 200);
     }
 
     #[test]

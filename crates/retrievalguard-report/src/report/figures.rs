@@ -24,6 +24,7 @@ pub(super) fn look(name: CertificateName) -> (usize, Dash) {
         CertificateName::HalfSpaceMean => (5, Dash::Dashed),
         CertificateName::HalfSpace => (0, Dash::Solid),
         CertificateName::Vote => (2, Dash::Solid),
+        CertificateName::Pairwise => (7, Dash::Solid),
     }
 }
 

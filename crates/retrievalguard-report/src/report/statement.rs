@@ -1,7 +1,7 @@
 //! What is certified, in words, and what decided it.
 
 use maud::{Markup, html};
-use retrievalguard::certificate::{CertificateName, Radius, round_down};
+use retrievalguard::certificate::{CertificateName, Radius, Retriever, round_down};
 use retrievalguard::evaluation::{Counts, Guarantee, Share, Summary};
 
 use super::{Prepared, date, in_thousands, round_up};
@@ -71,6 +71,10 @@ fn retriever(name: CertificateName) -> (&'static str, &'static str) {
         CertificateName::Vote => {
             ("voting retriever", "it answers with the label that most noisy copies of the query retrieve")
         }
+        CertificateName::Pairwise => (
+            "pairwise retriever",
+            "it answers with the label that comes before each other one in most noisy copies of the query",
+        ),
         CertificateName::PaperRepaired => (
             "mean retriever",
             "it answers with the exactly smoothed item nearest to the mean embedding of the query's noisy copies",
@@ -103,6 +107,9 @@ pub(super) fn statement(prepared: &Prepared<'_>) -> Markup {
     let stays = match prepared.headline {
         CertificateName::Vote => html! {
             "the label that wins the vote over the retrievals of all noisy copies of x + δ"
+        },
+        CertificateName::Pairwise => html! {
+            "the label that comes before each other one in more than half of all noisy copies of x + δ"
         },
         CertificateName::PaperRepaired => html! {
             "the label of the exactly smoothed gallery item nearest to the mean embedding g(x + δ) = E h(x + δ + z)"
@@ -288,22 +295,38 @@ pub(super) fn certificates(prepared: &Prepared<'_>) -> Markup {
 fn ship(prepared: &Prepared<'_>) -> Markup {
     let names = prepared.report.table.certificates();
     let votes = names.contains(&CertificateName::Vote);
+    let mut others: Vec<Retriever> = names.iter().map(|&name| Retriever::of(name)).collect();
+    others.sort_unstable();
+    others.dedup();
+    let kinds = others.len();
+    let several = kinds > 1;
+    others.retain(|&other| other != Retriever::Mean);
     let repaired = names.contains(&CertificateName::PaperRepaired);
     let (kind, answers) = retriever(prepared.headline);
     html! {
         p {
             "A certificate speaks of one retriever, and only that one may be shipped with it. "
-            @if votes && names.len() > 1 {
-                "Here there are two. The " strong { "mean retriever" } " answers with the stored item nearest to the mean embedding "
-                "of the query's noisy copies; " code { "retrievalguard query" } " and " code { "serve" }
-                " run it, and every certificate but " code { "vote" }
-                @if repaired { " and " code { "paper-repaired" } }
-                " is about it. The " strong { "voting retriever" }
-                " answers with the label that most copies retrieve, which often proves more but ranks no items; "
-                code { "query --retriever vote" } " runs it."
+            @if several && others.len() == kinds {
+                "Here there are several, none of them the mean retriever."
+                @for other in &others {
+                    " The " strong { (retriever(other.certificate()).0) } ": " (retriever(other.certificate()).1) "."
+                }
+                " " code { "query" } " and " code { "serve" } " run the one that " code { "--retriever" } " names."
+            } @else if several {
+                "Here there are several. The " strong { "mean retriever" } " answers with the stored item nearest to the mean "
+                "embedding of the query's noisy copies, and every certificate but "
+                @for (place, other) in others.iter().enumerate() {
+                    @if place > 0 { ", " } code { (other) }
+                }
+                @if repaired { " and " code { "paper-repaired" } } " is about it."
+                @for other in &others {
+                    " The " strong { (retriever(other.certificate()).0) } ": " (retriever(other.certificate()).1)
+                    ", which often proves more but ranks no items."
+                }
+                " " code { "query" } " and " code { "serve" } " run the one that " code { "--retriever" } " names."
             } @else {
                 "Here it is the " strong { (kind) } ": " (answers) "; "
-                @if prepared.headline == CertificateName::Vote { code { "retrievalguard query --retriever vote" } " runs it." }
+                @if let Some(other) = others.first() { code { "query --retriever " (other) } " runs it." }
                 @else if prepared.headline == CertificateName::PaperRepaired { "no command searches exactly smoothed items." }
                 @else { code { "retrievalguard query" } " and " code { "serve" } " run it." }
             }

@@ -148,8 +148,9 @@ fn each_certificate_names_the_retriever_it_speaks_of() {
     let html = report(&both, 20).html().unwrap();
     assert_eq!(html.matches("data-label=\"retriever\">mean<").count(), 6);
     assert_eq!(html.matches("data-label=\"retriever\">voting<").count(), 1);
-    assert!(html.contains("This is the mean retriever") && html.contains("Here there are two."));
-    let but = "every certificate but <code>vote</code> and <code>paper-repaired</code> is about it";
+    assert_eq!(html.matches("data-label=\"retriever\">pairwise<").count(), 1);
+    assert!(html.contains("This is the mean retriever") && html.contains("Here there are several."));
+    let but = "every certificate but <code>vote</code>, <code>pairwise</code> and <code>paper-repaired</code> is about it";
     let nobody = "<code>paper-repaired</code> is about a mean retriever of exactly smoothed items, which no command searches";
     let rules = "by majority or against the runner-up, chosen for each query on its pilot";
     assert!(html.contains(but) && html.contains(nobody) && html.contains(rules));
@@ -160,6 +161,9 @@ fn each_certificate_names_the_retriever_it_speaks_of() {
     let html = report(&vote, 20).html().unwrap();
     assert!(html.contains("This is the voting retriever") && html.contains("query --retriever vote"));
     assert!(!html.contains("mean retriever") && html.contains(rules));
+    let pairs = report(&table(20, &[CertificateName::Pairwise]), 20).html().unwrap();
+    assert!(pairs.contains("This is the pairwise retriever") && pairs.contains("query --retriever pairwise"));
+    assert!(!pairs.contains("mean retriever") && !pairs.contains(rules));
 }
 
 #[test]

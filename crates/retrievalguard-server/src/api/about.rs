@@ -24,6 +24,8 @@ pub(crate) struct About {
     gallery: AboutGallery,
     sigma: f64,
     alpha: f64,
+    /// Which smoothed retriever answers: `mean`, `vote` or `pairwise`
+    retriever: &'static str,
     pilot: u32,
     defaults: Defaults,
     limits: AboutLimits,
@@ -132,6 +134,7 @@ pub(crate) async fn about(
         },
         sigma: settings.sigma.get(),
         alpha: settings.alpha.get(),
+        retriever: settings.retriever.as_str(),
         pilot: settings.pilot.get(),
         defaults: Defaults { samples: settings.samples.get(), top_k: limits.top_k.min(5) },
         limits: AboutLimits {

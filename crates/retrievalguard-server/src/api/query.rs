@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use retrievalguard::{SampleCount, TargetRadius};
+use retrievalguard_encoder::pipeline::check_cap;
 use utoipa::IntoParams;
 
 use super::layers::{Context, enter};
@@ -55,6 +56,12 @@ impl QueryOptions {
         let top_k = fields.number("top_k", 1, limits.top_k as u64)?.unwrap_or(5);
         Ok(Self { samples, target: fields.parse("target_radius")?, top_k: top_k as usize })
     }
+
+    /// Refuses so few samples that no query could be decided.
+    fn check_cap(&self, service: &Service) -> Result<(), Problem> {
+        let procedure = service.guarantees.procedure(self.samples, self.target);
+        check_cap(&procedure).map_err(|error| Problem::bad_request(error.to_string()))
+    }
 }
 
 /// Retrieve for a picture
@@ -86,6 +93,10 @@ pub(crate) async fn query(
     let (slot, request) = enter(&service, &context, request).await?;
     let form = Form::read(request, &KNOWN, 1, service.settings.limits.body_bytes).await?;
     let options = QueryOptions::new(&service, &form.fields, service.settings.limits.samples)?;
+    // A stream shows smaller radii on the way.
+    if !streamed {
+        options.check_cap(&service)?;
+    }
     let passes = u64::from(options.samples.get()) + u64::from(service.settings.pilot.get());
     slot.promise(passes, service.scheduler.speed())?;
     let ticket = Arc::new(service.scheduler.ticket());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use retrievalguard::certificate::Retriever;
 
 use super::Jobs;
 use super::job::{Job, JobState};
@@ -87,8 +88,13 @@ impl JobRunner {
     /// it repeats its noise, and so its answer. Against another gallery, or another guarantee, that noise would no longer be
     /// independent of what it is to prove: the name is another, and the noise with it.
     fn noise_identity(&self, job: &Job, index: usize, snapshot: &Snapshot) -> String {
-        let Guarantees { sigma, alpha, pilot, model, contract, .. } = &self.service.guarantees;
+        let Guarantees { sigma, alpha, retriever, pilot, model, contract, .. } = &self.service.guarantees;
         let (gallery, engine) = (snapshot.version(), self.service.embedder.report());
-        format!("{}-{index} {gallery} {model} {contract} {engine} {sigma} {alpha} {pilot}", job.id)
+        // The mean goes without a name, as it did when there was no other.
+        let retriever = match retriever {
+            Retriever::Mean => String::new(),
+            Retriever::Vote | Retriever::Pairwise => format!(" {retriever}"),
+        };
+        format!("{}-{index} {gallery} {model} {contract} {engine} {sigma} {alpha} {pilot}{retriever}", job.id)
     }
 }

@@ -1,12 +1,13 @@
 //! The judge: was the retrieval broken? Proved on fresh noise, or not claimed.
 //!
-//! The machinery of `half-space`, asked the opposite question: at the perturbed picture, is an item of one wrong label
-//! nearer than every right item? A certified radius above zero is a proof at radius zero (theory, section 10.3).
+//! The machinery of certificates, asked the opposite question: does the retriever answer something else at the perturbed
+//! picture? A certified radius above zero is a proof at radius zero (theory, section 10.3). For the mean, an item of one wrong
+//! label is nearer than every right item; in pairs, one wrong label beats the right one; in a vote, another label wins.
 
 use serde::{Deserialize, Serialize};
 
 use super::{AttackError, Cost, PointOutcome};
-use crate::certificate::{Certifier, HalfSpaceOptions, Verdict};
+use crate::certificate::{Certifier, HalfSpaceOptions, Retriever, SampledQuery, Verdict};
 use crate::gallery::{Positives, Relevance, RowRelevance};
 use crate::noise::Stage;
 use crate::{Alpha, Picture, SampleCount, Samples, Seed, Smoother};
@@ -38,6 +39,7 @@ pub struct Judge<'a> {
     smoother: Smoother<'a>,
     identity: &'a str,
     relevance: &'a Relevance,
+    retriever: Retriever,
     judging: Judging,
     level: Alpha,
     next_sample: u32,
@@ -64,11 +66,18 @@ impl<'a> Judge<'a> {
             smoother: smoother.seed(judging.seed),
             identity,
             relevance,
+            retriever: Retriever::Mean,
             judging,
             level,
             next_sample: 0,
             cost: Cost::default(),
         }
+    }
+
+    /// Judges another retriever than the mean.
+    #[must_use]
+    pub fn retriever(self, retriever: Retriever) -> Self {
+        Self { retriever, ..self }
     }
 
     /// Samples embedded so far.
@@ -81,16 +90,28 @@ impl<'a> Judge<'a> {
     /// The pilot decides which side to prove and against which wrong label. Both looks are at half of the point's share
     /// of the level, the second on more samples.
     pub fn judge(&mut self, pixels: &[f32]) -> Result<PointOutcome, AttackError> {
-        let gallery = self.certifier.gallery();
         let pilot = self.draw(pixels, self.judging.pilot.get())?;
-        let nearest = gallery.nearest_positive_and_negative(&pilot.mean(), |_| self.relevance)?[0];
+        let nearest =
+            self.certifier.gallery().nearest_positive_and_negative(&pilot.mean(), |_| self.relevance)?[0];
         let (Some(right), Some(wrong)) = (nearest.positive, nearest.negative) else {
             return Ok(PointOutcome::Undecided);
         };
-        let (relevance, proved) = if wrong.squared_distance < right.squared_distance {
-            (self.opposite(wrong.row), PointOutcome::Broken)
-        } else {
-            (self.relevance.clone(), PointOutcome::Held)
+        let winner = match self.retriever {
+            Retriever::Mean => (wrong.squared_distance < right.squared_distance)
+                .then(|| self.opposite(self.answer_of(wrong.row))),
+            Retriever::Vote => {
+                let rival = self.certifier.winning_rival(&pilot, self.relevance)?;
+                rival.map(|rival| Relevance::new(self.rival(rival), self.relevance.excluded.clone()))
+            }
+            Retriever::Pairwise => {
+                let contest = self.certifier.contest(&pilot, self.relevance)?;
+                let beaten = 2 * u64::from(contest.wins) <= u64::from(contest.total);
+                contest.rival.filter(|_| beaten).map(|rival| self.opposite(self.rival(rival)))
+            }
+        };
+        let (relevance, proved) = match winner {
+            Some(relevance) => (relevance, PointOutcome::Broken),
+            None => (self.relevance.clone(), PointOutcome::Held),
         };
         let most = self.judging.samples.get();
         let first = (most / FIRST_LOOK).max(1);
@@ -109,14 +130,32 @@ impl<'a> Judge<'a> {
         Ok(PointOutcome::Undecided)
     }
 
-    /// The relevance under which a wrong row, or its label, is right, and what was right is wrong; nothing else is seen.
-    fn opposite(&self, wrong: usize) -> Relevance {
-        let gallery = self.certifier.gallery();
+    /// The answer that a wrong row would be.
+    fn answer_of(&self, wrong: usize) -> Positives {
         // If the same item is asked for, a wrong item may have its label.
-        let positives = match self.relevance.positives {
-            Positives::Label(_) | Positives::Absent => Positives::Label(gallery.label(wrong)),
+        match self.relevance.positives {
+            Positives::Label(_) | Positives::Absent => {
+                Positives::Label(self.certifier.gallery().label(wrong))
+            }
             Positives::Item(_) => Positives::Item(wrong),
-        };
+        }
+    }
+
+    /// The answer that a rival would be, by its number.
+    fn rival(&self, number: usize) -> Positives {
+        let gallery = self.certifier.gallery();
+        match self.relevance.positives {
+            Positives::Label(_) | Positives::Absent => (0..gallery.len())
+                .map(|row| gallery.label(row))
+                .find(|label| label.index() == number)
+                .map_or(Positives::Absent, Positives::Label),
+            Positives::Item(_) => Positives::Item(number),
+        }
+    }
+
+    /// The relevance under which a wrong answer is right, and what was right is wrong; nothing else is seen.
+    fn opposite(&self, positives: Positives) -> Relevance {
+        let gallery = self.certifier.gallery();
         let unseen = |&row: &usize| match self.relevance.of_row(gallery, row) {
             RowRelevance::Excluded => true,
             RowRelevance::Positive => false,
@@ -132,6 +171,11 @@ impl<'a> Judge<'a> {
     fn proves(&self, pilot: &Samples, samples: &Samples, relevance: &Relevance) -> Result<bool, AttackError> {
         let count = SampleCount::new(u64::from(samples.count())).unwrap_or(self.judging.samples);
         let certifier = Certifier::new(self.certifier.gallery(), self.certifier.sigma(), self.level);
+        if self.retriever != Retriever::Mean {
+            let query = SampledQuery { pilot: pilot.clone(), certifying: samples.clone() };
+            let verdict = certifier.certify(self.retriever.certificate(), &query, relevance)?.verdict;
+            return Ok(matches!(verdict, Verdict::Certified { .. }));
+        }
         let plan = certifier.plan_half_space(pilot, relevance, count, &HalfSpaceOptions::default())?;
         let verdict = plan.certify(samples)?.into_outcome().verdict;
         Ok(matches!(verdict, Verdict::Certified { .. }))

@@ -110,6 +110,16 @@ const EFFORT: Effort = Effort { steps: 20, restarts: 2, noise: 32, pixels: Pixel
 
 /// Attacks pictures whose certificates claim `claim` times their true radius.
 fn attack(mode: Mode, claim: f64, queries: u32, effort: Effort) -> Vec<(f64, Attacked)> {
+    attack_retriever(Retriever::Mean, mode, claim, queries, effort)
+}
+
+fn attack_retriever(
+    retriever: Retriever,
+    mode: Mode,
+    claim: f64,
+    queries: u32,
+    effort: Effort,
+) -> Vec<(f64, Attacked)> {
     let (circle, gallery) = (Circle::new(), gallery());
     let black_box = BlackBox::new(&circle);
     let gradients: &dyn InputGradients = match mode {
@@ -120,6 +130,7 @@ fn attack(mode: Mode, claim: f64, queries: u32, effort: Effort) -> Vec<(f64, Att
     let judging = judging(1e-3, 8_000, 6);
     let sigma = Sigma::new(SIGMA).unwrap();
     let attacker = Attacker::new((&circle, gradients), &gallery, sigma, Seed::new(5), effort, judging);
+    let attacker = attacker.retriever(retriever);
     (0..queries)
         .map(|query| {
             let pixels = circle.picture(-0.1 - 0.02 * f64::from(query));
@@ -129,6 +140,19 @@ fn attack(mode: Mode, claim: f64, queries: u32, effort: Effort) -> Vec<(f64, Att
             (truth, attacker.query(&picture, &relevance, claim * truth).unwrap())
         })
         .collect()
+}
+
+#[test]
+fn votes_and_pairs_are_broken_just_outside_their_true_radius_and_never_inside() {
+    // The noise turns the angle to both sides alike, so all three retrievers change their answer half way.
+    for retriever in [Retriever::Vote, Retriever::Pairwise] {
+        for (truth, attacked) in attack_retriever(retriever, Mode::WhiteBox, 0.7, 4, EFFORT) {
+            let broken = attacked.smallest_break.unwrap();
+            assert!(broken >= truth && broken <= 1.25 * truth, "{retriever}: {broken} of {truth}");
+            assert!(!attacked.broken_inside(), "{retriever}");
+            assert_eq!(attacked.smoothed[0].outcome, PointOutcome::Held, "{retriever}");
+        }
+    }
 }
 
 #[test]

@@ -32,7 +32,7 @@ use super::projection::{for_each_score, narrow};
 use super::separation::{HalfSpace, Separation};
 use super::thresholds::RADIUS_CAP;
 use super::{
-    CertificateError, Certifier, Explanation, Form, HalfSpaceOptions, HalfSpacePlan, Radius, Verdict,
+    Bets, CertificateError, Certifier, Explanation, Form, HalfSpaceOptions, HalfSpacePlan, Radius, Verdict,
     check_alike,
 };
 use crate::gallery::Relevance;
@@ -328,12 +328,13 @@ impl OpenTests {
             gallery: plan.certifier.gallery,
             pilot,
             sigma: plan.certifier.sigma,
-            range: plan.range,
+            domain: plan.domain,
             level: plan.certifier.alpha.get(),
             samples: options.cap.get(),
             form: Form::Betting,
             top_k: 1,
             rungs: Rungs::AtTheEnd,
+            bets: Bets::Fixed,
         };
         let target = options.target.get();
         let mut tests = Self::default();
@@ -351,7 +352,7 @@ impl OpenTests {
                 Separation::Always => {}
                 Separation::Never => return None,
                 Separation::Open(half_space) => {
-                    let wager = chooser.wager_from_moments(harmless, half_space.offset, target);
+                    let wager = chooser.wager_from_moments(harmless, &half_space, target);
                     tests.add(OpenNegative::Harmless(*harmless), wager);
                 }
             }
@@ -374,7 +375,7 @@ impl OpenTests {
         let Self { open, wealth } = self;
         for_each_score(
             samples,
-            plan.range,
+            plan.domain.range,
             open.len(),
             |place, row| match &open[place].0 {
                 OpenNegative::Dangerous(half_space) => narrow(&half_space.direction, row),
@@ -413,7 +414,7 @@ impl AdaptiveTest<'_> {
             panic!("one open negative was expected")
         };
         let mut wealth = Wealth::new(wager.test.fractions);
-        for score in super::projection::scores(samples, self.plan.range, &half_space.direction) {
+        for score in super::projection::scores(samples, self.plan.domain.range, &half_space.direction) {
             let score = f64::from(score);
             wealth.see(wager.test.value(&wager.cells, wager.cells.cell(score), score));
         }

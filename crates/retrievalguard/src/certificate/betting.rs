@@ -1,6 +1,10 @@
 //! Tests of bounded means by betting, and the dual form of the whole-distribution certificate
 //! (theory, section 2.3, second form).
 
+use std::ops::Range;
+
+use super::domain::ScoreRange;
+use super::empirical_distribution::EmpiricalDistribution;
 use crate::normal::{self, Probability};
 use crate::{Sigma, TargetRadius};
 
@@ -12,7 +16,7 @@ const STAKES: [f64; BETS] = [0.2, 0.3, 0.3, 0.2];
 const SPREAD: [f64; BETS] = [0.4, 0.7, 1.0, 1.35];
 /// No bet risks more than this part of the wealth.
 const LARGEST_BET: f64 = 0.99;
-/// Wealth is looked at after every so many samples.
+/// Number of samples between two looks at the wealth.
 const STRIDE: usize = 16;
 /// Allowance for the rounding of a product of many factors, in units of log wealth.
 const ROUNDING: f64 = 1e-5;
@@ -24,7 +28,7 @@ const ROUNDING: f64 = 1e-5;
 /// ```
 ///
 /// If `E Y ≤ 1` then `W` is a non-negative supermartingale with `W_0 = 1`, so it ever reaches `1/level` with
-/// probability at most `level` (Ville). The fractions are fixed before the first sample.
+/// probability at most `level` (Ville). The fractions that multiply a sample are fixed before it is seen.
 #[derive(Clone, Debug)]
 pub(crate) struct Wealth {
     fractions: [f64; BETS],
@@ -37,6 +41,12 @@ pub(crate) struct Wealth {
 impl Wealth {
     pub(crate) fn new(fractions: [f64; BETS]) -> Self {
         Self { fractions, factors: [1.0; BETS], logs: [0.0; BETS], since: 0, highest: 0.0 }
+    }
+
+    /// Other fractions from the next observation on; what each bet has made so far stays with it.
+    fn replan(&mut self, fractions: [f64; BETS]) {
+        self.settle();
+        self.fractions = fractions;
     }
 
     /// One more observation.
@@ -142,10 +152,10 @@ pub(crate) fn mean_lower_bound(
     low
 }
 
-/// Cells `(e_{j−1}, e_j]` that cover `[−F, F]`, with the pilot's normal score for each.
+/// Cells `(e_{j−1}, e_j]` that cover every possible score, with the pilot's normal score for each.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cells {
-    /// `e_0 = −F < e_1 < … < e_J = F`.
+    /// `e_0 < e_1 < … < e_J`, from the least possible score to the largest: `−F` and `F` in the ball.
     edges: Vec<f64>,
     /// `Φ⁻¹(p⁰_j)`.
     scores: Vec<f64>,
@@ -157,14 +167,14 @@ impl Cells {
     /// An atom of the distribution lies at most `nudge` above an edge.
     pub(crate) fn new(
         inner: &[f32],
-        range: f64,
+        range: ScoreRange,
         floor: f64,
         nudge: f64,
         guess: impl Fn(f64) -> Probability,
     ) -> Self {
-        let mut edges = vec![-range];
-        edges.extend(inner.iter().map(|&edge| f64::from(edge)).filter(|edge| edge.abs() < range));
-        edges.push(range);
+        let mut edges = vec![range.lower];
+        edges.extend(inner.iter().map(|&edge| f64::from(edge)).filter(|&edge| range.encloses(edge)));
+        edges.push(range.upper);
         let scores = edges
             .windows(2)
             .map(|pair| {
@@ -178,7 +188,13 @@ impl Cells {
         Self { edges, scores }
     }
 
-    /// Which cell a score falls into; scores at or below `−F` belong to the first.
+    /// Cells between thresholds that an empirical distribution has placed.
+    pub(crate) fn between(thresholds: &[f32], empirical: &EmpiricalDistribution, floor: f64) -> Self {
+        let guess = |place| empirical.above(place);
+        Self::new(thresholds, empirical.range(), floor, 2.0 * empirical.nudge(), guess)
+    }
+
+    /// Which cell a score falls into; scores at or below `e_0` belong to the first.
     pub(crate) fn cell(&self, score: f64) -> usize {
         self.edges.partition_point(|&edge| edge < score).clamp(1, self.scores.len()) - 1
     }
@@ -188,7 +204,7 @@ impl Cells {
 ///
 /// ```text
 /// κ_j = exp(ρz_j/σ − ρ²/2σ²),   c_j = κ_j p⁰_j − Φ(z_j − ρ/σ)
-/// ψ(S) = Σ_j κ_j clip(S − e_{j−1}, 0, Δ_j),   y₀ = s + F + Σ_j c_j Δ_j
+/// ψ(S) = Σ_j κ_j clip(S − e_{j−1}, 0, Δ_j),   y₀ = s − e_0 + Σ_j c_j Δ_j
 /// E ψ > y₀   ⇒   L(ρ) > s
 /// ```
 ///
@@ -210,8 +226,7 @@ pub(crate) struct DualTest {
 impl DualTest {
     pub(crate) fn new(cells: &Cells, points: &[(f64, f64)], radius: f64, offset: f64, sigma: Sigma) -> Self {
         let shift = radius / sigma.certified();
-        let range = -cells.edges[0];
-        let mut hurdle = offset + range;
+        let mut hurdle = offset - cells.edges[0];
         let mut slope = Vec::with_capacity(cells.scores.len());
         for (pair, &score) in cells.edges.windows(2).zip(&cells.scores) {
             let width = pair[1] - pair[0];
@@ -252,6 +267,44 @@ impl DualTest {
 pub(crate) struct Ladder {
     pub(crate) cells: Cells,
     pub(crate) rungs: Vec<(f64, DualTest)>,
+    /// Whether bets and cells are planned again while scores come in; the rungs never are.
+    pub(crate) replanning: Option<Replanning>,
+}
+
+/// Scores after which bets are planned again for the first time; each further time there are twice as many.
+const FIRST_REPLAN: usize = 128;
+
+/// What bets and cells are planned again with (theory, section 12.2).
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Replanning {
+    /// Scores of the pilot.
+    pub(crate) pilot: Vec<f32>,
+    pub(crate) range: ScoreRange,
+    pub(crate) dimension: usize,
+    /// Certifying samples that are going to be drawn.
+    pub(crate) samples: u32,
+    /// A mass below this cannot be told from nothing.
+    pub(crate) floor: f64,
+    pub(crate) offset: f64,
+    pub(crate) sigma: Sigma,
+}
+
+impl Replanning {
+    /// Cells and points from the pilot and the scores that were seen.
+    fn plan(&self, seen: &[f32]) -> (Cells, Vec<(f64, f64)>) {
+        let scores = [self.pilot.as_slice(), seen].concat();
+        let empirical = EmpiricalDistribution::new(scores, self.range, self.dimension);
+        (Cells::between(&empirical.thresholds(self.samples), &empirical, self.floor), empirical.points())
+    }
+}
+
+/// Consecutive scores that are bet on with one plan.
+struct Stage {
+    bets: Range<usize>,
+    /// Cells and points of the plan, if it is not the pilot's.
+    plan: Option<(Cells, Vec<(f64, f64)>)>,
+    /// The cell of each score.
+    places: Vec<u16>,
 }
 
 /// Rungs relative to the radius that the pilot expects to reach.
@@ -323,7 +376,7 @@ impl Ladder {
             .into_iter()
             .map(|radius| (radius, DualTest::new(&cells, points, radius, offset, sigma)))
             .collect();
-        (Self { cells, rungs }, expected)
+        (Self { cells, rungs, replanning: None }, expected)
     }
 
     /// The highest rung below which every rung was passed, for each of several ascending targets of log wealth.
@@ -331,12 +384,12 @@ impl Ladder {
     /// The nulls are nested, so testing in ascending order and stopping at the first failure needs no share of α.
     /// Rungs at or above `enough` need not be tested: the caller knows a smaller radius already.
     pub(crate) fn climb(&self, scores: &[f32], targets: &[f64], enough: f64) -> Vec<Option<f64>> {
-        let cells = self.places(scores);
+        let stages = self.stages(scores);
         let strictest = targets.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mut reached = vec![None; targets.len()];
         let mut alive = vec![true; targets.len()];
         for (radius, test) in &self.rungs {
-            let highest = self.wealth(test, &cells, scores, strictest);
+            let highest = self.wealth(*radius, test, &stages, scores, strictest);
             for ((reached, alive), &target) in reached.iter_mut().zip(&mut alive).zip(targets) {
                 *alive &= highest >= target;
                 if *alive {
@@ -363,13 +416,29 @@ pub(crate) struct Rung {
 
 impl Ladder {
     /// Highest log wealth of one rung; stops looking once it reaches `enough`.
-    fn wealth(&self, test: &DualTest, cells: &[u16], scores: &[f32], enough: f64) -> f64 {
+    fn wealth(&self, radius: f64, test: &DualTest, stages: &[Stage], scores: &[f32], enough: f64) -> f64 {
         if test.hurdle <= 0.0 {
             return f64::INFINITY;
         }
         let mut wealth = Wealth::new(test.fractions);
-        for (&cell, &score) in cells.iter().zip(scores) {
-            wealth.see(test.value(&self.cells, usize::from(cell), f64::from(score)));
+        for stage in stages {
+            let replanned =
+                self.replanning.as_ref().zip(stage.plan.as_ref()).map(|(with, (cells, points))| {
+                    (cells, DualTest::new(cells, points, radius, with.offset, with.sigma))
+                });
+            let (cells, test) = match &replanned {
+                Some((cells, test)) => {
+                    wealth.replan(test.fractions);
+                    (*cells, test)
+                }
+                None => (&self.cells, test),
+            };
+            for (&cell, &score) in stage.places.iter().zip(&scores[stage.bets.clone()]) {
+                wealth.see(test.value(cells, usize::from(cell), f64::from(score)));
+                if wealth.highest() >= enough {
+                    break;
+                }
+            }
             if wealth.highest() >= enough {
                 break;
             }
@@ -378,23 +447,72 @@ impl Ladder {
         wealth.highest()
     }
 
-    /// The cell of every score.
-    fn places(&self, scores: &[f32]) -> Vec<u16> {
-        scores.iter().map(|&score| self.cells.cell(f64::from(score)) as u16).collect()
+    /// The stages of betting on these scores: each is planned from all scores before it.
+    fn stages(&self, scores: &[f32]) -> Vec<Stage> {
+        let doubled = |start: usize| if start == 0 { FIRST_REPLAN } else { 2 * start };
+        self.stages_with(scores, doubled, |bets| 0..bets.start)
+    }
+
+    /// Stages from each `start` to `end(start)`, planned from the scores in `known(bets)`.
+    fn stages_with(
+        &self,
+        scores: &[f32],
+        end: impl Fn(usize) -> usize,
+        known: impl Fn(&Range<usize>) -> Range<usize>,
+    ) -> Vec<Stage> {
+        let mut stages = Vec::new();
+        let mut start = 0;
+        while start < scores.len() {
+            let end = if self.replanning.is_some() { end(start).min(scores.len()) } else { scores.len() };
+            let bets = start..end;
+            let replanning = self.replanning.as_ref().filter(|_| start > 0);
+            let plan = replanning.map(|with| with.plan(&scores[known(&bets)]));
+            let cells = plan.as_ref().map_or(&self.cells, |(cells, _)| cells);
+            let places =
+                scores[bets.clone()].iter().map(|&score| cells.cell(f64::from(score)) as u16).collect();
+            stages.push(Stage { bets, plan, places });
+            start = end;
+        }
+        stages
+    }
+
+    /// After how many of these scores bets were planned again.
+    pub(crate) fn replanned_after(&self, scores: usize) -> Vec<f64> {
+        let doubling = |&place: &usize| (2 * place < scores).then_some(2 * place);
+        let first = (self.replanning.is_some() && FIRST_REPLAN < scores).then_some(FIRST_REPLAN);
+        std::iter::successors(first, doubling).map(|place| place as f64).collect()
     }
 
     /// The rungs that were tested against one target, the first failure last.
     pub(crate) fn trace(&self, scores: &[f32], target: f64) -> Vec<Rung> {
-        let cells = self.places(scores);
+        let stages = self.stages(scores);
         let mut trace = Vec::new();
         for (radius, test) in &self.rungs {
-            let log_wealth = self.wealth(test, &cells, scores, target);
+            let log_wealth = self.wealth(*radius, test, &stages, scores, target);
             trace.push(Rung { radius: *radius, hurdle: test.hurdle, log_wealth });
             if log_wealth < target {
                 break;
             }
         }
         trace
+    }
+}
+
+#[cfg(test)]
+impl Ladder {
+    /// Whether a rung at `radius` is passed if bets are planned again after `every` scores, from the scores in `known(bets)`.
+    pub(super) fn passes(
+        &self,
+        radius: f64,
+        scores: &[f32],
+        target: f64,
+        every: usize,
+        known: fn(&Range<usize>) -> Range<usize>,
+    ) -> bool {
+        let with = self.replanning.as_ref().expect("bets are planned again");
+        let test = DualTest::new(&self.cells, &with.plan(&[]).1, radius, with.offset, with.sigma);
+        let stages = self.stages_with(scores, |start| start + every, known);
+        self.wealth(radius, &test, &stages, scores, target) >= target
     }
 }
 
@@ -439,12 +557,101 @@ mod tests {
     }
 
     #[test]
+    fn tangents_over_a_narrow_range_touch_where_they_were_laid() {
+        // S is −0.2 or 0.9, the ends of its range: the mean after the shift is −0.2 + 1.1 w_ρ(p).
+        let range = ScoreRange { lower: -0.2, upper: 0.9 };
+        let cells = Cells::new(&[], range, 1e-6, 0.0, |_| normal::probability(0.7));
+        for radius in [0.1, 1.0, 3.0] {
+            let offset = 0.3;
+            let test = DualTest::new(&cells, &[(0.9, 0.8), (-0.2, 0.2)], radius, offset, sigma());
+            for score in [-3.0, -1.0, 0.0, 0.7, 2.0, 4.0] {
+                let p = normal::distribution(score);
+                let mean =
+                    test.hurdle * (p * test.value(&cells, 0, 0.9) + (1.0 - p) * test.value(&cells, 0, -0.2));
+                let (claimed, truth) =
+                    (mean - test.hurdle + offset, -0.2 + 1.1 * normal::distribution(score - radius));
+                assert!(claimed <= truth + 1e-12, "radius {radius}, score {score}");
+                assert!(score != 0.7 || truth - claimed < 1e-9, "radius {radius}: {claimed} {truth}");
+            }
+        }
+    }
+
+    /// A ladder of one rung whose bets are planned again, with the scores of its pilot.
+    fn replanning_ladder(radius: f64, pilot: &[f32]) -> Ladder {
+        let range = ScoreRange::symmetric(1.0);
+        let (samples, floor, offset) = (1_000, 0.01, 0.1);
+        let replanning =
+            Replanning { pilot: pilot.to_vec(), range, dimension: 2, samples, floor, offset, sigma: sigma() };
+        let (cells, points) = replanning.plan(&[]);
+        let rungs = vec![(radius, DualTest::new(&cells, &points, radius, offset, sigma()))];
+        Ladder { cells, rungs, replanning: Some(replanning) }
+    }
+
+    #[test]
+    fn replanned_wealth_is_the_product_of_factors_planned_from_earlier_scores() {
+        let score = |place: usize| ((place * 7_919) % 997) as f32 / 997.0 - 0.2;
+        let pilot: Vec<f32> = (0..60).map(|place| score(place + 5_000)).collect();
+        let scores: Vec<f32> = (0..700).map(score).collect();
+        let ladder = replanning_ladder(0.3, &pilot);
+        assert_eq!(ladder.replanned_after(700), [128.0, 256.0, 512.0]);
+        assert_eq!(ladder.replanned_after(128), [0.0; 0]);
+        let mut logs = [0.0_f64; BETS];
+        for (start, end) in [(0, 128), (128, 256), (256, 512), (512, 700)] {
+            // With nothing seen it is the pilot's own plan.
+            let with = ladder.replanning.as_ref().unwrap();
+            let (cells, points) = with.plan(&scores[..start]);
+            let test = DualTest::new(&cells, &points, 0.3, 0.1, sigma());
+            for &score in &scores[start..end] {
+                let score = f64::from(score);
+                let value = test.value(&cells, cells.cell(score), score);
+                for (log, fraction) in logs.iter_mut().zip(test.fractions) {
+                    *log += (1.0 - fraction + fraction * value).ln();
+                }
+            }
+        }
+        let expected: f64 = logs.iter().zip(STAKES).map(|(log, stake)| stake * log.exp()).sum::<f64>().ln();
+        let stages = ladder.stages(&scores);
+        let mut wealth = Wealth::new(ladder.rungs[0].1.fractions);
+        for stage in &stages {
+            let test =
+                stage.plan.as_ref().map(|(cells, points)| DualTest::new(cells, points, 0.3, 0.1, sigma()));
+            let test = test.as_ref().unwrap_or(&ladder.rungs[0].1);
+            let cells = stage.plan.as_ref().map_or(&ladder.cells, |(cells, _)| cells);
+            wealth.replan(test.fractions);
+            for (&cell, &score) in stage.places.iter().zip(&scores[stage.bets.clone()]) {
+                wealth.see(test.value(cells, usize::from(cell), f64::from(score)));
+            }
+        }
+        wealth.settle();
+        assert!((wealth.log() + ROUNDING - expected).abs() < 1e-9, "{} {expected}", wealth.log());
+        assert!((ladder.trace(&scores, 1e9)[0].log_wealth - wealth.highest()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_replanned_bet_does_not_depend_on_scores_that_are_still_to_come() {
+        let score = |place: usize| ((place * 7_919) % 997) as f32 / 997.0 - 0.2;
+        let pilot: Vec<f32> = (0..60).map(|place| score(place + 5_000)).collect();
+        let ladder = replanning_ladder(0.3, &pilot);
+        let scores: Vec<f32> = (0..700).map(score).collect();
+        let mut others = scores.clone();
+        others[600..].fill(-0.9);
+        let plans = |scores: &[f32]| -> Vec<_> {
+            ladder.stages(scores).into_iter().map(|stage| stage.plan).collect()
+        };
+        assert_eq!(plans(&scores), plans(&others));
+        others[500] = -0.9;
+        assert_ne!(plans(&scores), plans(&others), "what was seen before the last plan must be felt");
+        // A shorter look is the beginning of a longer one.
+        assert_eq!(plans(&scores[..600]), plans(&scores));
+    }
+
+    #[test]
     fn a_radius_beyond_all_numbers_is_never_passed() {
         let cells = Cells { edges: vec![-1.0, 0.0, 1.0], scores: vec![0.0, 2.0] };
         for radius in [1e154, 1e200, 1e307, 1e308, f64::MAX, f64::INFINITY] {
             let test = DualTest::new(&cells, &[(0.9, 1.0)], radius, 0.0, Sigma::new(0.25).unwrap());
             assert!(test.hurdle > 0.0, "radius {radius}: hurdle {}", test.hurdle);
-            let ladder = Ladder { cells: cells.clone(), rungs: vec![(radius, test)] };
+            let ladder = Ladder { cells: cells.clone(), rungs: vec![(radius, test)], replanning: None };
             assert_eq!(ladder.climb(&vec![0.9; 5_000], &[1.0], f64::INFINITY), [None], "radius {radius}");
         }
     }
@@ -456,7 +663,7 @@ mod tests {
         let test = |radius, offset| (radius, DualTest::new(&cells, &points, radius, offset, sigma()));
         // Passes, fails because its offset is above every score, would pass again.
         let rungs = vec![test(0.1, 0.0), test(0.2, 0.95), test(0.3, 0.0)];
-        let ladder = Ladder { cells: cells.clone(), rungs };
+        let ladder = Ladder { cells: cells.clone(), rungs, replanning: None };
         let scores = vec![0.9_f32; 2_000];
         let target = 100_f64.ln();
         assert_eq!(ladder.climb(&scores, &[target], f64::INFINITY), [Some(0.1)]);
@@ -495,7 +702,9 @@ mod tests {
 
     #[test]
     fn cells_cover_the_ball_and_clamp_what_lies_outside() {
-        let cells = Cells::new(&[-0.5, 0.5], 1.0, 1e-6, 0.0, |_| Probability::from_parts(0.5, 0.5));
+        let cells = Cells::new(&[-0.5, 0.5], ScoreRange::symmetric(1.0), 1e-6, 0.0, |_| {
+            Probability::from_parts(0.5, 0.5)
+        });
         let found: Vec<usize> =
             [-2.0, -1.0, -0.7, -0.5, 0.0, 0.5, 0.9, 1.0, 2.0].map(|s| cells.cell(s)).to_vec();
         assert_eq!(found, [0, 0, 0, 0, 1, 1, 2, 2, 2]);

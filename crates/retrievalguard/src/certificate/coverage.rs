@@ -6,6 +6,7 @@
 
 use super::adaptive::share_of_look;
 use super::betting::Rungs;
+use super::domain::ScoreRange;
 use super::empirical_distribution::EmpiricalDistribution;
 use super::pilot_choice::ScoreTables;
 use super::thresholds::{StepBound, count_above};
@@ -18,10 +19,14 @@ use crate::normal::{self, Probability};
 use crate::{Excess, NormBound, TargetRadius, binomial};
 
 /// SplitMix64 (Steele, Lea and Flood 2014): test data only.
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn uniform(&mut self) -> f64 {
+    pub(super) fn seeded(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -32,14 +37,14 @@ impl Random {
 }
 
 /// Repetitions of a case and how many of them were wrong.
-struct Tally {
-    wrong: u32,
+pub(super) struct Tally {
+    pub(super) wrong: u32,
     repetitions: u32,
     alpha: f64,
 }
 
 impl Tally {
-    fn of(alpha: f64, repetitions: u32, mut wrong: impl FnMut(&mut Random) -> bool) -> Self {
+    pub(super) fn of(alpha: f64, repetitions: u32, mut wrong: impl FnMut(&mut Random) -> bool) -> Self {
         let long = std::env::var_os("RETRIEVALGUARD_LONG_TESTS").is_some();
         let repetitions = if long { 10 * repetitions } else { repetitions };
         let mut random = Random(0x5EED);
@@ -47,7 +52,7 @@ impl Tally {
         Self { wrong, repetitions, alpha }
     }
 
-    fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         f64::from(self.wrong) / f64::from(self.repetitions)
     }
 
@@ -56,7 +61,7 @@ impl Tally {
         binomial::upper_tail(self.wrong, self.repetitions, Probability::new(self.alpha).unwrap())
     }
 
-    fn accept(&self, case: &str) {
+    pub(super) fn accept(&self, case: &str) {
         assert!(
             self.p_value() > 1e-4,
             "{case}: {} of {} at alpha {}",
@@ -66,10 +71,13 @@ impl Tally {
         );
     }
 
-    fn reject(&self, case: &str) {
+    pub(super) fn reject(&self, case: &str) {
         assert!(self.p_value() < 1e-9, "{case} went unnoticed: rate {} at alpha {}", self.rate(), self.alpha);
     }
 }
+
+/// Scores of the two-cell encoder.
+const BALL: ScoreRange = ScoreRange { lower: -1.0, upper: 1.0 };
 
 /// Deliberate mistakes in the threshold form.
 #[derive(Clone, Copy, PartialEq)]
@@ -103,7 +111,7 @@ fn threshold_radius(
             }
         })
         .collect();
-    StepBound::new(thresholds, bounds.into_iter(), 1.0, Sigma::new(1.0).unwrap()).radius(offset)
+    StepBound::new(thresholds, bounds.into_iter(), BALL, Sigma::new(1.0).unwrap()).radius(offset)
 }
 
 /// `n` scores that are 1 with probability `p` and −1 otherwise.
@@ -111,13 +119,13 @@ fn coin_scores(random: &mut Random, p: f64, n: usize) -> Vec<f32> {
     (0..n).map(|_| if random.uniform() < p { 1.0 } else { -1.0 }).collect()
 }
 
-const MARGIN: f64 = 0.7;
+pub(super) const MARGIN: f64 = 0.7;
 
 /// The two-cell encoder in line with its items, σ = 1: the true radius is the margin.
 fn two_cell(fault: Fault) -> Tally {
     let p = normal::distribution(MARGIN);
     Tally::of(0.1, 4_000, |random| {
-        let thresholds = EmpiricalDistribution::new(coin_scores(random, p, 60), 1.0, 2).thresholds(400);
+        let thresholds = EmpiricalDistribution::new(coin_scores(random, p, 60), BALL, 2).thresholds(400);
         let scores = coin_scores(random, p, 400);
         threshold_radius(&scores, &thresholds, 0.0, 0.1, fault).is_some_and(|radius| radius > MARGIN)
     })
@@ -186,7 +194,7 @@ fn undecided(choose_on_pilot: bool) -> Tally {
         let chooser = if choose_on_pilot { &pilot } else { &scores };
         let sign = chooser.iter().sum::<f32>().signum();
         let towards = |values: &[f32]| values.iter().map(|value| sign * value).collect::<Vec<f32>>();
-        let thresholds = EmpiricalDistribution::new(towards(chooser), 1.0, 2).thresholds(401);
+        let thresholds = EmpiricalDistribution::new(towards(chooser), BALL, 2).thresholds(401);
         threshold_radius(&towards(&scores), &thresholds, 0.0, 0.1, Fault::None)
             .is_some_and(|radius| radius > 0.0)
     })
@@ -199,21 +207,45 @@ fn choosing_on_the_certifying_sample_is_noticed_and_choosing_on_the_pilot_is_not
 }
 
 /// Samples of an encoder with two outputs.
-fn cells(random: &mut Random, p: f64, n: usize, plus: [f32; 2], minus: [f32; 2]) -> Samples {
+pub(super) fn cells(random: &mut Random, p: f64, n: usize, plus: [f32; 2], minus: [f32; 2]) -> Samples {
     let values = (0..n).flat_map(|_| if random.uniform() < p { plus } else { minus }).collect();
     Samples::new(values, 2, NormBound::UNIT, Excess::Refuse).unwrap()
 }
 
-fn gallery(items: &[(&str, [f32; 2])]) -> Gallery {
+/// Unit vectors around `centre`, each number moved by Gaussian noise of this spread and then given its `shape`.
+pub(super) fn unit_vectors(
+    random: &mut Random,
+    centre: &[f32],
+    spread: f64,
+    rows: usize,
+    shape: fn(f64) -> f64,
+) -> Vec<f32> {
+    let mut values = Vec::with_capacity(rows * centre.len());
+    for _ in 0..rows {
+        let row: Vec<f64> = centre
+            .iter()
+            .map(|&value| {
+                let level = random.uniform().clamp(1e-12, 1.0 - 1e-12);
+                let score = normal::quantile(Probability::from_parts(level, 1.0 - level));
+                shape(f64::from(value) + spread * score)
+            })
+            .collect();
+        let norm = row.iter().map(|value| value * value).sum::<f64>().sqrt();
+        values.extend(row.iter().map(|value| (value / norm) as f32));
+    }
+    values
+}
+
+pub(super) fn gallery(items: &[(&str, [f32; 2])]) -> Gallery {
     let vectors = items.iter().flat_map(|(_, vector)| *vector).collect();
     let names = (0..items.len()).map(|row| row.to_string()).collect();
     let labels: Vec<&str> = items.iter().map(|(label, _)| *label).collect();
     Gallery::new(vectors, 2, names, &labels, Metric::Euclidean).unwrap()
 }
 
-const PLUS: [f32; 2] = [1.0, 0.0];
-const MINUS: [f32; 2] = [-1.0, 0.0];
-const ITEMS: [(&str, [f32; 2]); 2] = [("right", PLUS), ("wrong", MINUS)];
+pub(super) const PLUS: [f32; 2] = [1.0, 0.0];
+pub(super) const MINUS: [f32; 2] = [-1.0, 0.0];
+pub(super) const ITEMS: [(&str, [f32; 2]); 2] = [("right", PLUS), ("wrong", MINUS)];
 
 /// Runs a certificate on the in-line two-cell encoder (σ = 1) and counts radii above the margin.
 fn public(
@@ -236,7 +268,7 @@ fn public(
     })
 }
 
-fn finite(verdict: Verdict) -> f64 {
+pub(super) fn finite(verdict: Verdict) -> f64 {
     verdict.radius().map_or(0.0, Radius::get)
 }
 
@@ -545,14 +577,18 @@ fn harmless_negatives_share_alpha_over_their_thresholds() {
     let harmless = plan.harmless[0];
     let found = finite(plan.certify(&certifying).unwrap().verdicts[0]);
 
-    let thresholds = harmless.thresholds(plan.range);
-    let scores = projection::scores(&certifying, plan.range, &[1.0, 0.0]);
+    let separation::Separation::Open(half_space) = plan.separate(&harmless) else {
+        panic!("it must be open")
+    };
+    let thresholds = harmless.thresholds(half_space.scores);
+    let scores = projection::scores(&certifying, plan.domain.range, &[1.0, 0.0]);
     let mut counts = vec![0; thresholds.len()];
     count_above(&scores, &thresholds, &mut counts);
     let radius = |level: f64| {
         let mut table = thresholds::ScoreTable::new(1_000, level);
         let bounds: Vec<f64> = counts.iter().map(|&count| table.score(count)).collect();
-        let bound = StepBound::new(&thresholds, bounds.into_iter(), plan.range, Sigma::new(1.0).unwrap());
+        let bound =
+            StepBound::new(&thresholds, bounds.into_iter(), half_space.scores, Sigma::new(1.0).unwrap());
         bound.radius(0.0).unwrap()
     };
     assert!((found - radius(0.1 / 12.0)).abs() < 1e-6, "{found} {}", radius(0.1 / 12.0));
@@ -642,7 +678,7 @@ fn betting_certificates_are_taken_at_alpha() {
         let pilot_choice::Test::Betting { half_space, ladder } = &plan.dangerous[0].test else {
             panic!("betting was asked for")
         };
-        let scores = projection::scores(&certifying, plan.range, &half_space.direction);
+        let scores = projection::scores(&certifying, plan.domain.range, &half_space.direction);
         let climb = |level: f64| ladder.climb(&scores, &[-level.ln()], f64::INFINITY)[0].unwrap_or(0.0);
         let found = finite(plan.certify(&certifying).unwrap().verdicts[0]);
         assert_eq!(found, climb(0.05));

@@ -1,8 +1,9 @@
-//! The empirical distribution of the pilot's scores.
+//! The empirical distribution of the pilot's scores, and of those that were bet on already.
 //!
-//! Nothing here is proved and nothing needs to be: the distribution only places thresholds and bets before the
-//! certifying sample is looked at. A bad guess costs radius, never validity.
+//! Nothing here is proved and nothing needs to be: the distribution only places thresholds before the certifying sample
+//! is looked at, and bets before the scores they are about are. A bad guess costs radius, never validity.
 
+use super::domain::ScoreRange;
 use super::projection::score_error;
 use crate::normal::{self, Probability};
 
@@ -10,7 +11,7 @@ use crate::normal::{self, Probability};
 const POINTS: usize = 96;
 /// Thresholds at equally spaced normal scores of the pilot.
 const QUANTILES: usize = 18;
-/// Thresholds spread evenly between `−F` and the pilot's tail.
+/// Thresholds spread evenly between the least possible score and the pilot's tail.
 const UNIFORM: usize = 4;
 
 /// Scores of the pilot in one direction, with an exponential tail below the smallest.
@@ -19,18 +20,23 @@ pub(crate) struct EmpiricalDistribution {
     sorted: Vec<f32>,
     /// Mean excess of the lowest tenth: the scale at which the tail is taken to decay.
     tail: f64,
-    range: f64,
+    range: ScoreRange,
     dimension: usize,
 }
 
+/// Distance that is sure to exceed the rounding between equal scores: a range is never below `F/√2` at its larger end.
+fn nudge(range: ScoreRange, dimension: usize) -> f64 {
+    3.0 * score_error(dimension, range.size())
+}
+
 impl EmpiricalDistribution {
-    pub(crate) fn new(mut scores: Vec<f32>, range: f64, dimension: usize) -> Self {
+    pub(crate) fn new(mut scores: Vec<f32>, range: ScoreRange, dimension: usize) -> Self {
         scores.sort_unstable_by(f32::total_cmp);
         let lowest = scores.len().div_ceil(10);
         let knee = f64::from(scores[lowest.min(scores.len() - 1)]);
         let excess: f64 = scores[..lowest].iter().map(|&score| knee - f64::from(score)).sum();
         // Equal smallest scores are an atom: nothing suggests that the distribution reaches below it.
-        let nudge = 3.0 * score_error(dimension, range);
+        let nudge = nudge(range, dimension);
         let atom = scores.get(2).is_some_and(|&third| f64::from(third) - f64::from(scores[0]) <= nudge);
         let tail = if atom { nudge } else { excess / lowest as f64 };
         Self { tail, sorted: scores, range, dimension }
@@ -38,7 +44,12 @@ impl EmpiricalDistribution {
 
     /// Distance that is sure to exceed the rounding between equal scores.
     pub(crate) fn nudge(&self) -> f64 {
-        3.0 * score_error(self.dimension, self.range)
+        nudge(self.range, self.dimension)
+    }
+
+    /// Where scores can lie.
+    pub(crate) fn range(&self) -> ScoreRange {
+        self.range
     }
 
     fn len(&self) -> f64 {
@@ -60,7 +71,7 @@ impl EmpiricalDistribution {
         let complement = if below > 0.0 {
             (below + 0.5) / total
         } else {
-            let depth = (self.smallest() - threshold) / self.tail.max(1e-12 * self.range);
+            let depth = (self.smallest() - threshold) / self.tail.max(1e-12 * self.range.size());
             (0.5 / total * (-depth).exp()).max(1e-18)
         };
         Probability::from_parts(1.0 - complement, complement)
@@ -82,7 +93,7 @@ impl EmpiricalDistribution {
         }
         for step in 0..UNIFORM {
             let share = (step as f64 + 1.0) / (UNIFORM as f64 + 1.0);
-            places.push(-self.range + share * (deepest + self.range));
+            places.push(self.range.lower + share * (deepest - self.range.lower));
         }
         let lowest = normal::quantile(Probability::from_parts(0.5 / self.len(), 1.0 - 0.5 / self.len()));
         for step in 0..QUANTILES {
@@ -93,9 +104,9 @@ impl EmpiricalDistribution {
         self.tidy(places.into_iter().map(|place| (place - nudge) as f32), nudge as f32)
     }
 
-    /// Ascending, within `(−F, F)`, and at least `apart` from each other.
+    /// Ascending, strictly within the range, and at least `apart` from each other.
     fn tidy(&self, places: impl Iterator<Item = f32>, apart: f32) -> Vec<f32> {
-        let mut places: Vec<f32> = places.filter(|&place| f64::from(place).abs() < self.range).collect();
+        let mut places: Vec<f32> = places.filter(|&place| self.range.encloses(f64::from(place))).collect();
         places.sort_unstable_by(f32::total_cmp);
         // Of two close ones the lower survives: it still lies below the atom that the upper one was meant for.
         let mut last = f32::NEG_INFINITY;

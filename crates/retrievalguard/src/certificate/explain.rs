@@ -216,6 +216,30 @@ pub fn statement_in_words(reference: &str) -> Option<&'static str> {
             "theory 3, runner-up",
             "an answer with p of the votes stays before a rival with q inside σ/2 (Φ⁻¹(p) − Φ⁻¹(q))",
         ),
+        (
+            "theory 11.2, against a runner-up",
+            "one bet is that the answer gets more than Φ(m + R/σ) of the votes, others that a rival gets less than Φ(m − R/σ)",
+        ),
+        (
+            "theory 11.2",
+            "bets on how often the answer wins may be looked at at any time; they ever win 1/α wrongly with probability α",
+        ),
+        (
+            "theory 11, every rival at the full alpha",
+            "each rival is tested at the whole α; the one that is truly hardest holds the minimum down",
+        ),
+        (
+            "theory 11",
+            "an answer that comes before every rival in p of the copies does so in more than half inside σ Φ⁻¹(p)",
+        ),
+        (
+            "theory 12.1",
+            "embeddings without negative components have scores between −F‖u₋‖ and F‖u₊‖; the encoder is the clamped one",
+        ),
+        (
+            "theory 12.2",
+            "a bet may depend on every sample before the one it is about; the radii that are tried may not",
+        ),
         ("theory 3", "every noisy copy votes for the label of the item that is nearest to it"),
     ];
     table.iter().find(|(prefix, _)| reference.starts_with(prefix)).map(|&(_, words)| words)

@@ -6,17 +6,18 @@
 //! whose true radius is smallest (section 2.5).
 
 use super::betting::{Ladder, Rungs};
+use super::domain::Domain;
 use super::pilot_choice::{DangerousNegative, Harmless, PilotChooser, ScoreTables, Test};
 use super::projection::{for_each_score, narrow, scores, scores_in_all};
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
 use super::thresholds::{ScoreTable, StepBound, count_above};
 use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
-    VisibleRows, check_alike, range_of,
+    VisibleRows, check_alike,
 };
 use crate::gallery::Relevance;
 use crate::normal;
-use crate::{Alpha, SampleCount, Samples};
+use crate::{Alpha, Components, SampleCount, Samples};
 
 /// Which finite-sample form tests a negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,16 @@ pub enum Form {
     Thresholds,
     /// The dual betting test.
     Betting,
+}
+
+/// When the bets of the second form are planned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Bets {
+    /// On the pilot, once and for all.
+    #[default]
+    Fixed,
+    /// On the pilot, and again at doublings of the certifying sample, from what was seen of it.
+    Replanned,
 }
 
 /// What is asked of the whole-distribution certificate.
@@ -75,7 +86,7 @@ pub(crate) struct HalfSpacePlan<'a> {
     pub(crate) dangerous: Vec<DangerousNegative>,
     pub(crate) harmless: Vec<Harmless>,
     top_k: usize,
-    pub(crate) range: f64,
+    pub(crate) domain: Domain,
     pilot: Samples,
 }
 
@@ -142,8 +153,8 @@ impl<'a> Certifier<'a> {
             return Err(CertificateError::TopKTooLarge { top_k: options.top_k, negatives });
         }
         let chooser = self.chooser(pilot, samples.get(), options, rungs);
-        let (range, (dangerous, harmless)) = (
-            chooser.range,
+        let (domain, (dangerous, harmless)) = (
+            chooser.domain,
             if visible.positives.is_empty() { (Vec::new(), Vec::new()) } else { chooser.choose(&visible) },
         );
         Ok(HalfSpacePlan {
@@ -152,7 +163,7 @@ impl<'a> Certifier<'a> {
             dangerous,
             harmless,
             top_k: options.top_k,
-            range,
+            domain,
             pilot: pilot.clone(),
         })
     }
@@ -171,12 +182,13 @@ impl<'a> Certifier<'a> {
             gallery: self.gallery,
             pilot,
             sigma: self.sigma,
-            range: range_of(pilot),
+            domain: Domain::of(pilot),
             level: self.alpha.get(),
             samples,
             form: options.form,
             top_k: options.top_k,
             rungs,
+            bets: self.bets,
         }
     }
 
@@ -205,10 +217,10 @@ impl<'a> Certifier<'a> {
         let visible = self.check_and_split(query, relevance)?;
         let options = HalfSpaceOptions::default();
         let chooser = self.chooser(&query.pilot, query.certifying.count(), &options, Rungs::AtTheEnd);
-        let (range, harmless) = (chooser.range, chooser.harmless(&visible, dangerous));
+        let (domain, harmless) = (chooser.domain, chooser.harmless(&visible, dangerous));
         let pilot = query.pilot.clone();
         let dangerous = Vec::new();
-        let plan = HalfSpacePlan { certifier: *self, visible, dangerous, harmless, top_k: 1, range, pilot };
+        let plan = HalfSpacePlan { certifier: *self, visible, dangerous, harmless, top_k: 1, domain, pilot };
         let found = plan.test_harmless(&query.certifying, &[self.alpha.get()], &[enough]);
         Ok(found.iter().map(|one| (one.radii[0], one.negative)).reduce(weaker))
     }
@@ -302,6 +314,9 @@ impl HalfSpacePlan<'_> {
         if counting != betting {
             explain.add("share of alpha for counts", counting.get(), "theory 2.8");
         }
+        if self.pilot.components() == Components::NonNegative {
+            explain.add("components", "clamped", "theory 12.1");
+        }
         explain.add("positives", self.visible.positives.len(), "theory 2.1").add(
             "negatives",
             self.visible.negatives.len(),
@@ -328,7 +343,7 @@ impl HalfSpacePlan<'_> {
                 .filter_map(DangerousNegative::half_space)
                 .map(|half| half.direction.as_slice())
                 .collect();
-            let mut scores = scores_in_all(samples, self.range, &directions).into_iter();
+            let mut scores = scores_in_all(samples, self.domain.range, &directions).into_iter();
             for (place, negative) in negatives.iter().enumerate() {
                 let mut own = || scores.next().unwrap_or_default();
                 let radii = match &negative.test {
@@ -341,7 +356,7 @@ impl HalfSpacePlan<'_> {
                             .iter_mut()
                             .map(|table| {
                                 let scores = counts.iter().map(|&count| table.score(thresholds.len(), count));
-                                let bound = StepBound::new(thresholds, scores, self.range, sigma);
+                                let bound = StepBound::new(thresholds, scores, half_space.scores, sigma);
                                 bound.radius(half_space.offset).map_or(BEATEN, Radius::Finite)
                             })
                             .collect()
@@ -381,7 +396,7 @@ impl HalfSpacePlan<'_> {
                         found.push(NegativeRadii { negative: harmless.negative, dangerous: None, radii });
                     }
                     Separation::Open(half_space) => {
-                        let thresholds = harmless.thresholds(self.range);
+                        let thresholds = harmless.thresholds(half_space.scores);
                         let counts = vec![0; thresholds.len()];
                         open.push((harmless, half_space, thresholds, counts));
                     }
@@ -392,7 +407,7 @@ impl HalfSpacePlan<'_> {
             let mut counts: Vec<Vec<u32>> = places.iter().map(|places| vec![0; places.len()]).collect();
             for_each_score(
                 samples,
-                self.range,
+                self.domain.range,
                 directions.len(),
                 |place, row| narrow(directions[place], row),
                 |place, _, scores| count_above(scores, places[place], &mut counts[place]),
@@ -404,7 +419,8 @@ impl HalfSpacePlan<'_> {
                     .zip(enough)
                     .map(|(table, &enough)| {
                         let scores = counts.iter().map(|&count| table.score(count));
-                        let bound = StepBound::new(thresholds, scores, self.range, self.certifier.sigma);
+                        let bound =
+                            StepBound::new(thresholds, scores, half_space.scores, self.certifier.sigma);
                         if let Radius::Finite(radius) = enough
                             && bound.mean_after(radius.max(0.0)) > half_space.offset
                         {
@@ -442,7 +458,7 @@ impl HalfSpacePlan<'_> {
     pub(crate) fn separate(&self, harmless: &Harmless) -> Separation {
         let gallery = self.certifier.gallery;
         let positive = [(gallery.vector(harmless.positive), WEIGHT_UNIT)];
-        separate(&positive, gallery.vector(harmless.negative), self.range)
+        separate(&positive, gallery.vector(harmless.negative), &self.domain)
     }
 
     /// The numbers of the negative that decided Recall@1.
@@ -469,9 +485,10 @@ impl HalfSpacePlan<'_> {
             {
                 explain.add("positive rows", vec![harmless.positive as f64], "theory 2.1");
                 explain_half_space(&half_space, samples, explain);
-                let (thresholds, sharing) = (harmless.thresholds(self.range), Harmless::most_thresholds());
+                let (thresholds, sharing) =
+                    (harmless.thresholds(half_space.scores), Harmless::most_thresholds());
                 let counting = Counting { half_space: &half_space, thresholds: &thresholds, sharing };
-                counting.explain(samples, self.range, table, explain);
+                counting.explain(samples, self.domain.range, table, explain);
             }
             return;
         };
@@ -484,7 +501,7 @@ impl HalfSpacePlan<'_> {
         );
         match &negative.test {
             Test::Always => {
-                explain.add("form", "the ball lies inside the half-space", "theory 2.1");
+                explain.add("form", "every embedding lies inside the half-space", "theory 2.1");
             }
             Test::Never => {
                 explain.add("form", "this negative cannot be beaten", "theory 2.1");
@@ -492,11 +509,11 @@ impl HalfSpacePlan<'_> {
             Test::Thresholds { half_space, thresholds } => {
                 explain_half_space(half_space, samples, explain);
                 let counting = Counting { half_space, thresholds, sharing: thresholds.len() };
-                counting.explain(samples, self.range, table, explain);
+                counting.explain(samples, self.domain.range, table, explain);
             }
             Test::Betting { half_space, ladder } => {
                 explain_half_space(half_space, samples, explain);
-                let scores = scores(samples, self.range, &half_space.direction);
+                let scores = scores(samples, self.domain.range, &half_space.direction);
                 explain_ladder(ladder, &scores, level, explain);
             }
         }
@@ -506,6 +523,10 @@ impl HalfSpacePlan<'_> {
 fn explain_half_space(half_space: &HalfSpace, samples: &Samples, explain: &mut Explanation) {
     let mean: f64 = samples.mean().iter().zip(&half_space.direction).map(|(left, right)| left * right).sum();
     explain.add("threshold s", half_space.offset, "theory 2.1").add("mean score", mean, "theory 2.1");
+    if samples.components() == Components::NonNegative {
+        let range = vec![half_space.scores.lower, half_space.scores.upper];
+        explain.add("least and largest possible score", range, "theory 12.1");
+    }
 }
 
 pub(super) fn explain_ladder(ladder: &Ladder, scores: &[f32], level: f64, explain: &mut Explanation) {
@@ -517,6 +538,10 @@ pub(super) fn explain_ladder(ladder: &Ladder, scores: &[f32], level: f64, explai
         .add("radii tested", trace.iter().map(|rung| rung.radius).collect::<Vec<_>>(), statement)
         .add("hurdles y0", trace.iter().map(|rung| rung.hurdle).collect::<Vec<_>>(), statement)
         .add("log wealth reached", trace.iter().map(|rung| rung.log_wealth).collect::<Vec<_>>(), statement);
+    let replanned = ladder.replanned_after(scores.len());
+    if !replanned.is_empty() {
+        explain.add("bets planned again after", replanned, "theory 12.2");
+    }
 }
 
 /// A half-space, its thresholds, and how many share the level.

@@ -6,17 +6,18 @@
 //! the pilot, at the full level.
 
 use super::betting::{BETS, mean_lower_bound, plan_bets};
+use super::domain::{Domain, ScoreRange};
 use super::empirical_distribution::EmpiricalDistribution;
 use super::projection::scores;
 use super::separation::{HalfSpace, Separation, WEIGHT_UNIT, separate};
 use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
-    VisibleRows, range_of, squared_distance,
+    VisibleRows, squared_distance,
 };
 use crate::gallery::Relevance;
 use crate::normal::{self, Probability};
 use crate::product::product;
-use crate::{NormBound, Samples, Sigma};
+use crate::{Components, NormBound, Samples, Sigma};
 
 /// Positives that are tried against each negative.
 const CANDIDATES: usize = 4;
@@ -45,27 +46,29 @@ fn rounding(samples: u32, dimension: usize) -> f64 {
 /// # Ok::<(), retrievalguard::ParameterError>(())
 /// ```
 pub fn half_space_mean_radius(mean: f64, offset: f64, sigma: Sigma, norm_bound: NormBound) -> f64 {
-    radius_in(mean, offset, sigma, norm_bound.get())
+    radius_in(mean, offset, sigma, ScoreRange::symmetric(norm_bound.get()))
 }
 
-fn radius_in(mean: f64, offset: f64, sigma: Sigma, range: f64) -> f64 {
-    let score = |value: f64| {
-        let above = ((value + range) / (2.0 * range)).clamp(0.0, 1.0);
-        let below = ((range - value) / (2.0 * range)).clamp(0.0, 1.0);
-        normal::quantile(Probability::from_parts(above, below))
-    };
+/// The normal score of where a value lies within its range.
+fn normal_score(value: f64, range: ScoreRange) -> f64 {
+    let above = ((value - range.lower) / range.width()).clamp(0.0, 1.0);
+    let below = ((range.upper - value) / range.width()).clamp(0.0, 1.0);
+    normal::quantile(Probability::from_parts(above, below))
+}
+
+fn radius_in(mean: f64, offset: f64, sigma: Sigma, range: ScoreRange) -> f64 {
+    let score = |value| normal_score(value, range);
     let radius = sigma.certified() * (score(mean) - score(offset));
     // Both scores infinite: nothing can be shown.
     if radius.is_nan() { f64::NEG_INFINITY } else { radius }
 }
 
 /// The mean at which [`radius_in`] is a little above `radius`; the whole range for an infinite one.
-fn mean_for(radius: f64, offset: f64, sigma: Sigma, range: f64) -> f64 {
-    let below = ((range - offset) / (2.0 * range)).clamp(0.0, 1.0);
-    let above = ((range + offset) / (2.0 * range)).clamp(0.0, 1.0);
-    let score = normal::quantile(Probability::from_parts(above, below));
+fn mean_for(radius: f64, offset: f64, sigma: Sigma, range: ScoreRange) -> f64 {
+    let score = normal_score(offset, range);
     let tail = normal::distribution(-(score + radius.max(0.0) / sigma.certified()));
-    (range * (1.0 - 2.0 * tail) + 1e-6 * range).min(range)
+    let (middle, half) = (f64::midpoint(range.lower, range.upper), range.width() / 2.0);
+    (middle + half * (1.0 - 2.0 * tail) + 1e-6 * half).min(range.upper)
 }
 
 /// One negative with the positive that the pilot set against it.
@@ -85,7 +88,8 @@ impl Certifier<'_> {
     ) -> Result<Outcome, CertificateError> {
         let visible = self.check_and_split(query, relevance)?;
         let samples = &query.certifying;
-        let range = range_of(samples);
+        let domain = Domain::of(samples);
+        let range = domain.range;
         let mean = samples.mean();
         let mut explain = Explanation::default();
         explain
@@ -94,11 +98,14 @@ impl Certifier<'_> {
             .add("norm bound F", samples.norm_bound().get(), "theory 0")
             .add("sigma", self.sigma.get(), "theory 0")
             .add("alpha", self.alpha.get(), "theory 2.5");
+        if samples.components() == Components::NonNegative {
+            explain.add("components", "clamped", "theory 12.1");
+        }
         let name = CertificateName::HalfSpaceMean;
         let Some(before) = visible.negatives_before_positives(self.gallery, &mean) else {
             return Ok(Outcome { name, verdict: Verdict::Misretrieved, samples: samples.count(), explain });
         };
-        let pairings = self.pair(&visible, &query.pilot, range);
+        let pairings = self.pair(&visible, &query.pilot, &domain);
         let (dangerous, others) = pairings.split_at(DANGEROUS.min(pairings.len()));
         let mut weakest: Option<(f64, &Pairing, f64, f64, &'static str)> = None;
         let mut note = |radius: f64, pairing, mean_lower, offset, bound| {
@@ -109,14 +116,14 @@ impl Certifier<'_> {
         };
         let mut smallest = f64::INFINITY;
         for pairing in dangerous {
-            smallest = match self.face(pairing, range) {
+            smallest = match self.face(pairing, &domain) {
                 Separation::Always => note(f64::INFINITY, pairing, range, -range, "none needed"),
                 Separation::Never => note(f64::NEG_INFINITY, pairing, -range, range, "none possible"),
                 Separation::Open(half_space) => {
                     // A mean that gives as much as another negative has already is enough.
-                    let most = mean_for(smallest, half_space.offset, self.sigma, range);
+                    let most = mean_for(smallest, half_space.offset, self.sigma, half_space.scores);
                     let lower = self.bet_on_mean(&half_space, query, range, most);
-                    let radius = radius_in(lower, half_space.offset, self.sigma, range);
+                    let radius = radius_in(lower, half_space.offset, self.sigma, half_space.scores);
                     note(radius, pairing, lower, half_space.offset, "betting")
                 }
             };
@@ -124,12 +131,12 @@ impl Certifier<'_> {
         if !others.is_empty() {
             let moments = Moments::new(samples, &mean);
             for pairing in others {
-                smallest = match self.face(pairing, range) {
+                smallest = match self.face(pairing, &domain) {
                     Separation::Always => smallest,
                     Separation::Never => note(f64::NEG_INFINITY, pairing, -range, range, "none possible"),
                     Separation::Open(half_space) => {
                         let lower = moments.mean_lower_bound(&half_space, self.alpha.get(), range);
-                        let radius = radius_in(lower, half_space.offset, self.sigma, range);
+                        let radius = radius_in(lower, half_space.offset, self.sigma, half_space.scores);
                         note(radius, pairing, lower, half_space.offset, "empirical Bernstein")
                     }
                 };
@@ -153,14 +160,16 @@ impl Certifier<'_> {
         Ok(Outcome { name, verdict, samples: samples.count(), explain })
     }
 
-    fn face(&self, pairing: &Pairing, range: f64) -> Separation {
+    fn face(&self, pairing: &Pairing, domain: &Domain) -> Separation {
         let positive = [(self.gallery.vector(pairing.positive), WEIGHT_UNIT)];
-        separate(&positive, self.gallery.vector(pairing.negative), range)
+        separate(&positive, self.gallery.vector(pairing.negative), domain)
     }
 
     /// The best positive for each negative on the pilot, most dangerous negative first.
-    fn pair(&self, visible: &VisibleRows, pilot: &Samples, range: f64) -> Vec<Pairing> {
+    fn pair(&self, visible: &VisibleRows, pilot: &Samples, domain: &Domain) -> Vec<Pairing> {
         let mean = pilot.mean();
+        // Directions of all pairs would take long; the whole ball is good enough to rank by.
+        let range = ScoreRange::symmetric(domain.range);
         let positives = visible.nearest_positives(self.gallery, &mean, CANDIDATES);
         let mut pairings: Vec<Pairing> = visible
             .negatives
@@ -191,29 +200,30 @@ impl Certifier<'_> {
     }
 
     /// Bets on the mean score, planned for where the bound is expected to end.
-    fn mean_bets(&self, empirical: &EmpiricalDistribution, samples: u32, range: f64) -> [f64; BETS] {
+    fn mean_bets(&self, empirical: &EmpiricalDistribution, samples: u32, range: ScoreRange) -> [f64; BETS] {
         let points = empirical.points();
         // The mean of the points themselves: beside the width of many samples, what they leave out is not small.
-        let expected: f64 = points.iter().map(|&(score, mass)| mass * (score + range)).sum();
+        let expected: f64 = points.iter().map(|&(score, mass)| mass * (score - range.lower)).sum();
         // Where the bound is expected to end: one standard error times the usual quantile below the mean.
         let variance: f64 =
-            points.iter().map(|&(score, mass)| mass * (score + range - expected).powi(2)).sum();
+            points.iter().map(|&(score, mass)| mass * (score - range.lower - expected).powi(2)).sum();
         let width = (2.0 * variance * -self.alpha.get().ln() / f64::from(samples)).sqrt();
-        let hurdle = (expected - width).max(0.05 * expected).max(1e-9 * range);
+        let hurdle = (expected - width).max(0.05 * expected).max(1e-9 * range.size());
         let values: Vec<(f64, f64)> =
-            points.iter().map(|&(score, mass)| ((score + range).max(0.0) / hurdle, mass)).collect();
+            points.iter().map(|&(score, mass)| ((score - range.lower).max(0.0) / hurdle, mass)).collect();
         plan_bets(&values).0
     }
 
     /// Betting bound on the mean score, its bets planned on the pilot.
     fn bet_on_mean(&self, half_space: &HalfSpace, query: &SampledQuery, range: f64, most: f64) -> f64 {
         let SampledQuery { pilot, certifying: samples } = query;
-        let empirical =
-            EmpiricalDistribution::new(scores(pilot, range, &half_space.direction), range, pilot.dimension());
-        let fractions = self.mean_bets(&empirical, samples.count(), range);
+        let within = half_space.scores;
+        let pilot_scores = scores(pilot, range, &half_space.direction);
+        let empirical = EmpiricalDistribution::new(pilot_scores, within, pilot.dimension());
+        let fractions = self.mean_bets(&empirical, samples.count(), within);
         let scores = scores(samples, range, &half_space.direction);
-        mean_lower_bound(&scores, range, fractions, self.alpha.get(), (most + range).min(2.0 * range))
-            - range
+        let most = (most - within.lower).min(within.width());
+        mean_lower_bound(&scores, -within.lower, fractions, self.alpha.get(), most) + within.lower
             - rounding(samples.count(), samples.dimension()) * range
     }
 }
@@ -249,16 +259,17 @@ impl Moments {
         Self { mean: mean.to_vec(), covariance, count }
     }
 
-    /// Empirical Bernstein bound on the mean score (Maurer and Pontil 2009, Theorem 4), for scores in `[−F, F]`.
+    /// Empirical Bernstein bound on the mean score (Maurer and Pontil 2009, Theorem 4), for scores in an interval of length
+    /// `w`, `2F` in the ball.
     ///
     /// ```text
-    /// E S ≥ mean − sqrt(2 V ln(2/α) / n) − 7·2F ln(2/α) / (3(n−1))
+    /// E S ≥ mean − sqrt(2 V ln(2/α) / n) − 7w ln(2/α) / (3(n−1))
     /// ```
     ///
     /// `V` is raised by a bound on the `f32` rounding of the covariance.
     fn mean_lower_bound(&self, half_space: &HalfSpace, level: f64, range: f64) -> f64 {
         if self.count < 2.0 {
-            return -range;
+            return half_space.scores.lower;
         }
         let dimension = self.mean.len();
         let direction = &half_space.direction;
@@ -279,7 +290,7 @@ impl Moments {
         let mean: f64 = self.mean.iter().zip(direction).map(|(left, right)| left * right).sum();
         let log = (2.0 / level).ln();
         mean - (2.0 * variance * log / self.count).sqrt()
-            - 14.0 * range * log / (3.0 * (self.count - 1.0))
+            - 7.0 * half_space.scores.width() * log / (3.0 * (self.count - 1.0))
             - rounding(self.count as u32, dimension) * range
     }
 }
@@ -295,16 +306,36 @@ mod tests {
         Samples::new(values, 2, NormBound::UNIT, Excess::Refuse).unwrap()
     }
 
+    fn along_first() -> HalfSpace {
+        HalfSpace { direction: vec![1.0, 0.0], offset: 0.0, scores: ScoreRange::symmetric(1.0) }
+    }
+
     #[test]
     fn the_bernstein_bound_is_its_formula() {
         let samples = coins(900, 100);
-        let half_space = HalfSpace { direction: vec![1.0, 0.0], offset: 0.0 };
+        let half_space = along_first();
         let found = Moments::new(&samples, &samples.mean()).mean_lower_bound(&half_space, 0.05, 1.0);
         // Mean 0.8, unbiased variance 0.36·1000/999.
         let log = 40_f64.ln();
         let expected =
             0.8 - (2.0 * 0.36 * 1_000.0 / 999.0 * log / 1_000.0).sqrt() - 14.0 * log / (3.0 * 999.0);
         assert!(found <= expected && expected - found < 1e-3, "{found} {expected}");
+    }
+
+    #[test]
+    fn the_mean_decides_exactly_when_the_score_has_only_the_ends_of_its_range() {
+        let sigma = Sigma::new(0.5).unwrap();
+        for (lower, upper) in [(-1.0, 1.0), (-0.7, 0.7), (-0.2, 0.9), (0.0, 1.0)] {
+            // P(S = upper) = Φ(1), and after one σ it is Φ(0).
+            let range = ScoreRange { lower, upper };
+            let mean = lower + (upper - lower) * normal::distribution(1.0);
+            let offset = f64::midpoint(lower, upper);
+            let radius = radius_in(mean, offset, sigma, range);
+            assert!((radius - 0.5).abs() < 1e-12, "{range:?}: {radius}");
+            let most = mean_for(0.5, offset, sigma, range);
+            assert!(most >= mean && most - mean < 2e-6, "{range:?}: {most} {mean}");
+            assert_eq!(mean_for(f64::INFINITY, offset, sigma, range), upper);
+        }
     }
 
     #[test]
@@ -320,9 +351,10 @@ mod tests {
         let certifier = Certifier::new(&gallery, Sigma::new(0.5).unwrap(), crate::Alpha::new(0.03).unwrap());
         let query = SampledQuery { pilot: coins(80, 20), certifying: coins(850, 150) };
         let outcome = certifier.half_space_mean(&query, &Relevance::new(Positives::Item(0), vec![])).unwrap();
-        let range = range_of(&query.pilot);
-        let empirical = EmpiricalDistribution::new(scores(&query.pilot, range, &[1.0, 0.0]), range, 2);
-        let bets = certifier.mean_bets(&empirical, 1_000, range);
+        let range = Domain::of(&query.pilot).range;
+        let within = ScoreRange::symmetric(range);
+        let empirical = EmpiricalDistribution::new(scores(&query.pilot, range, &[1.0, 0.0]), within, 2);
+        let bets = certifier.mean_bets(&empirical, 1_000, within);
         let values = scores(&query.certifying, range, &[1.0, 0.0]);
         let bound = |level| mean_lower_bound(&values, range, bets, level, 2.0 * range) - range;
         let found = outcome.explain.number("lower mean score").unwrap();
@@ -333,8 +365,8 @@ mod tests {
     #[test]
     fn many_samples_bring_the_betting_bound_close_to_the_mean_at_every_level() {
         let many = coins(85_000, 15_000);
-        let range = range_of(&many);
-        let half_space = HalfSpace { direction: vec![1.0, 0.0], offset: 0.0 };
+        let range = Domain::of(&many).range;
+        let half_space = along_first();
         let gallery =
             Gallery::new(vec![1.0, 0.0], 2, vec!["one".into()], &["one"], Metric::Euclidean).unwrap();
         for plus in 160..180 {

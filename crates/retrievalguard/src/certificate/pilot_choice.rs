@@ -3,12 +3,13 @@
 //!
 //! Everything here may be approximate. A choice made on the pilot costs radius when it is poor, never validity.
 
-use super::betting::{Cells, DualTest, Ladder, Rungs};
+use super::betting::{Cells, DualTest, Ladder, Replanning, Rungs};
+use super::domain::{Domain, ScoreRange};
 use super::empirical_distribution::EmpiricalDistribution;
 use super::projection::scores;
 use super::separation::{HalfSpace, Separation, Share, WEIGHT_UNIT, separate};
 use super::thresholds::{ScoreTable, StepBound};
-use super::{Form, VisibleRows, squared_distance};
+use super::{Bets, Form, VisibleRows, squared_distance};
 use crate::gallery::Gallery;
 use crate::normal::{self, Probability};
 use crate::product::product;
@@ -71,13 +72,13 @@ pub(crate) struct Harmless {
 }
 
 impl Harmless {
-    /// Ascending thresholds within `(−range, range)`.
-    pub(crate) fn thresholds(&self, range: f64) -> Vec<f32> {
-        let range = range as f32;
+    /// Ascending thresholds within the range of the score.
+    pub(crate) fn thresholds(&self, range: ScoreRange) -> Vec<f32> {
+        let (lower, upper) = (range.lower as f32, range.upper as f32);
         let mut places: Vec<f32> = HARMLESS_DEPTHS
             .iter()
             .map(|depth| self.mean - depth * self.deviation)
-            .filter(|place| place.abs() < range)
+            .filter(|&place| lower < place && place < upper)
             .collect();
         places.dedup();
         places
@@ -94,7 +95,7 @@ pub(crate) struct PilotChooser<'a> {
     pub(crate) gallery: &'a Gallery,
     pub(crate) pilot: &'a Samples,
     pub(crate) sigma: Sigma,
-    pub(crate) range: f64,
+    pub(crate) domain: Domain,
     /// Failure probability of one negative's test.
     pub(crate) level: f64,
     /// Certifying samples that are going to be drawn.
@@ -102,6 +103,8 @@ pub(crate) struct PilotChooser<'a> {
     pub(crate) form: Form,
     pub(crate) top_k: usize,
     pub(crate) rungs: Rungs,
+    /// Whether bets are planned again while certifying samples come in.
+    pub(crate) bets: Bets,
 }
 
 /// A negative with its rank on the pilot.
@@ -206,7 +209,8 @@ impl PilotChooser<'_> {
                         let inner = f64::from(probe[drawn + place]);
                         let gap = (norm + self.gallery.squared_norm(positive) - 2.0 * inner).max(0.0).sqrt();
                         let advantage = (distance - positive_distance) / 2.0;
-                        let spread = (f64::from(squared) / drawn as f64).sqrt() + 1e-3 * gap * self.range;
+                        let spread =
+                            (f64::from(squared) / drawn as f64).sqrt() + 1e-3 * gap * self.domain.range;
                         let midpoint = (self.gallery.squared_norm(positive) - norm) / 2.0;
                         Ranked {
                             promise: advantage / spread.max(f64::MIN_POSITIVE),
@@ -284,11 +288,11 @@ impl PilotChooser<'_> {
             Separation::Open(half_space) => {
                 let centre: f64 =
                     mean.iter().zip(&half_space.direction).map(|(left, right)| left * right).sum();
-                let scores = scores(self.pilot, self.range, &half_space.direction);
+                let scores = scores(self.pilot, self.domain.range, &half_space.direction);
                 let variance: f64 =
                     scores.iter().map(|&score| (f64::from(score) - centre).powi(2)).sum::<f64>()
                         / scores.len() as f64;
-                (centre - half_space.offset) / (variance.sqrt() + 1e-3 * self.range)
+                (centre - half_space.offset) / (variance.sqrt() + 1e-3 * self.domain.range)
             }
         }
     }
@@ -296,7 +300,7 @@ impl PilotChooser<'_> {
     pub(crate) fn separate(&self, positives: &[Share], negative: usize) -> Separation {
         let vectors: Vec<(&[f32], u32)> =
             positives.iter().map(|&(row, share)| (self.gallery.vector(row), share)).collect();
-        separate(&vectors, self.gallery.vector(negative), self.range)
+        separate(&vectors, self.gallery.vector(negative), &self.domain)
     }
 
     /// The mixture of positives with the largest ratio of mean to deviation against one negative.
@@ -335,7 +339,7 @@ impl PilotChooser<'_> {
             };
             // A little of the identity keeps directions without spread from being trusted for ever.
             inner(&projected, drawn) / drawn as f64
-                + 1e-4 * self.range.powi(2) * inner(&differences, dimension)
+                + 1e-4 * self.domain.range.powi(2) * inner(&differences, dimension)
         };
         let matrix: Vec<f64> = (0..count * count).map(|place| gram(place / count, place % count)).collect();
         let mut weights = vec![0.0_f64; count];
@@ -370,8 +374,8 @@ impl PilotChooser<'_> {
 
     /// The pilot's scores in the direction of a half-space.
     fn empirical(&self, half_space: &HalfSpace) -> EmpiricalDistribution {
-        let scores = scores(self.pilot, self.range, &half_space.direction);
-        EmpiricalDistribution::new(scores, self.range, self.pilot.dimension())
+        let scores = scores(self.pilot, self.domain.range, &half_space.direction);
+        EmpiricalDistribution::new(scores, half_space.scores, self.pilot.dimension())
     }
 
     /// What the pilot says about a half-space, with the radius that counting should give.
@@ -384,7 +388,8 @@ impl PilotChooser<'_> {
             let expected = (trials * empirical.above(f64::from(place)).get()).floor() as u32;
             table.score(sharing, expected)
         });
-        let counting = StepBound::new(&thresholds, scores, self.range, self.sigma).radius(half_space.offset);
+        let bound = StepBound::new(&thresholds, scores, half_space.scores, self.sigma);
+        let counting = bound.radius(half_space.offset);
         Sketch { half_space, empirical, thresholds, counting }
     }
 
@@ -394,13 +399,16 @@ impl PilotChooser<'_> {
         if self.form == Form::Thresholds {
             return Test::Thresholds { half_space, thresholds };
         }
-        let guess = |place| empirical.above(place);
-        let cells = Cells::new(&thresholds, self.range, self.floor(), 2.0 * empirical.nudge(), guess);
+        let cells = Cells::between(&thresholds, &empirical, self.floor());
         let (samples, level, offset) = (self.samples, self.level, half_space.offset);
-        let (ladder, radius) =
+        let (mut ladder, radius) =
             Ladder::new(cells, &empirical.points(), samples, level, offset, self.sigma, self.rungs);
         // Where neither promises anything, bets near zero ask for least.
         if self.form == Form::Betting || radius >= counting {
+            ladder.replanning = match self.bets {
+                Bets::Fixed => None,
+                Bets::Replanned => Some(self.replanning(&half_space)),
+            };
             Test::Betting { half_space, ladder }
         } else {
             Test::Thresholds { half_space, thresholds }
@@ -430,18 +438,21 @@ impl PilotChooser<'_> {
     pub(crate) fn wager(&self, half_space: &HalfSpace, radius: f64) -> Wager {
         let empirical = self.empirical(half_space);
         let thresholds = empirical.thresholds(self.samples);
-        let cells = Cells::new(&thresholds, self.range, self.floor(), 2.0 * empirical.nudge(), |place| {
-            empirical.above(place)
-        });
+        let cells = Cells::between(&thresholds, &empirical, self.floor());
         let test = DualTest::new(&cells, &empirical.points(), radius, half_space.offset, self.sigma);
         Wager { cells, test }
     }
 
     /// The same for a negative that looked harmless, from two moments of its score.
-    pub(crate) fn wager_from_moments(&self, harmless: &Harmless, offset: f64, radius: f64) -> Wager {
-        let thresholds = harmless.thresholds(self.range);
+    pub(crate) fn wager_from_moments(
+        &self,
+        harmless: &Harmless,
+        half_space: &HalfSpace,
+        radius: f64,
+    ) -> Wager {
+        let thresholds = harmless.thresholds(half_space.scores);
         let (mean, deviation) = (f64::from(harmless.mean), f64::from(harmless.deviation).max(1e-9));
-        let cells = Cells::new(&thresholds, self.range, self.floor(), 0.0, |place| {
+        let cells = Cells::new(&thresholds, half_space.scores, self.floor(), 0.0, |place| {
             normal::probability((mean - place) / deviation)
         });
         let points: Vec<(f64, f64)> = (0..MOMENT_POINTS)
@@ -451,8 +462,20 @@ impl PilotChooser<'_> {
                 (mean + score * deviation, 1.0 / MOMENT_POINTS as f64)
             })
             .collect();
-        let test = DualTest::new(&cells, &points, radius, offset, self.sigma);
+        let test = DualTest::new(&cells, &points, radius, half_space.offset, self.sigma);
         Wager { cells, test }
+    }
+
+    fn replanning(&self, half_space: &HalfSpace) -> Replanning {
+        Replanning {
+            pilot: scores(self.pilot, self.domain.range, &half_space.direction),
+            range: half_space.scores,
+            dimension: self.pilot.dimension(),
+            samples: self.samples,
+            floor: self.floor(),
+            offset: half_space.offset,
+            sigma: self.sigma,
+        }
     }
 
     /// With this many samples a mass below this cannot be told from nothing.

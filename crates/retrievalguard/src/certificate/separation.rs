@@ -1,5 +1,7 @@
 //! The half-space in which a positive is nearer than a negative (theory, section 2.1).
 
+use super::domain::{Domain, ScoreRange};
+
 /// A positive row and its weight in a mixture; the weights of a mixture are multiples of `1/WEIGHT_UNIT`.
 pub(crate) type Share = (usize, u32);
 
@@ -13,14 +15,16 @@ pub(crate) struct HalfSpace {
     pub(crate) direction: Vec<f64>,
     /// Threshold `s`, raised by the rounding of everything that led to it.
     pub(crate) offset: f64,
+    /// Every score `⟨h, u⟩` of an embedding lies in it.
+    pub(crate) scores: ScoreRange,
 }
 
-/// What a half-space means for embeddings in the ball.
+/// What a half-space means for embeddings in their domain.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Separation {
-    /// The whole ball lies inside: this negative never wins.
+    /// The whole domain lies inside: this negative never wins.
     Always,
-    /// No point of the ball can be shown to lie inside: this negative cannot be beaten.
+    /// No point of the domain can be shown to lie inside: this negative cannot be beaten.
     Never,
     /// It depends on the query.
     Open(HalfSpace),
@@ -35,8 +39,7 @@ pub(crate) enum Separation {
 /// ```
 ///
 /// This `s` equals `(Σ λ_a ‖v_a‖² − ‖v_b‖²)/(2‖v̄ − v_b‖)` without its cancellation.
-/// `range` is the norm bound `F` of the embeddings.
-pub(crate) fn separate(positives: &[(&[f32], u32)], negative: &[f32], range: f64) -> Separation {
+pub(crate) fn separate(positives: &[(&[f32], u32)], negative: &[f32], domain: &Domain) -> Separation {
     let dimension = negative.len();
     let weight = |share: u32| f64::from(share) / f64::from(WEIGHT_UNIT);
     let mut centre = vec![0.0; dimension];
@@ -82,16 +85,17 @@ pub(crate) fn separate(positives: &[(&[f32], u32)], negative: &[f32], range: f64
     // A single difference of f32 numbers is rounded once; a mixture is a sum whose error is absolute.
     let mixture_error = if positives.len() > 1 { 2.0 * positives.len() as f64 * largest / gap } else { 0.0 };
     let direction_error = f64::EPSILON * (8.0 + mixture_error);
-    let rounding = direction_error * (range + 2.0 * largest)
+    let rounding = direction_error * (domain.range + 2.0 * largest)
         + f64::EPSILON * (dimension as f64 + 16.0) * (2.0 * largest + spread / gap);
     let offset = offset + rounding;
 
-    if offset < -range {
+    let scores = domain.scores(&direction);
+    if offset < scores.lower {
         Separation::Always
-    } else if offset >= range {
+    } else if offset >= scores.upper {
         Separation::Never
     } else {
-        Separation::Open(HalfSpace { direction, offset })
+        Separation::Open(HalfSpace { direction, offset, scores })
     }
 }
 
@@ -112,7 +116,7 @@ mod tests {
 
     #[test]
     fn one_positive_gives_the_perpendicular_bisector() {
-        let half = open(separate(&[(&[1.0, 0.0], WEIGHT_UNIT)], &[0.0, 1.0], 1.0));
+        let half = open(separate(&[(&[1.0, 0.0], WEIGHT_UNIT)], &[0.0, 1.0], &Domain::ball(1.0)));
         let side = std::f64::consts::FRAC_1_SQRT_2;
         assert!((half.direction[0] - side).abs() < 1e-15 && (half.direction[1] + side).abs() < 1e-15);
         assert!(half.offset >= 0.0 && half.offset < 1e-13, "{}", half.offset);
@@ -121,7 +125,7 @@ mod tests {
     #[test]
     fn a_mixture_has_the_offset_of_the_theory() {
         let (first, second, negative) = ([0.8_f32, -0.05], [-0.8_f32, -0.05], [0.0_f32, 0.9]);
-        let half = open(separate(&[(&first, 2048), (&second, 2048)], &negative, 1.0));
+        let half = open(separate(&[(&first, 2048), (&second, 2048)], &negative, &Domain::ball(1.0)));
         let square = |vector: [f32; 2]| vector.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>();
         let gap = f64::from(0.9_f32) + f64::from(0.05_f32);
         let expected = (square(first) / 2.0 + square(second) / 2.0 - square(negative)) / (2.0 * gap);
@@ -131,11 +135,14 @@ mod tests {
     #[test]
     fn duplicates_and_far_away_items_are_told_apart_from_open_questions() {
         let positive: (&[f32], u32) = (&[0.5, 0.5], WEIGHT_UNIT);
-        assert_eq!(separate(&[positive], &[0.5, 0.5], 1.0), Separation::Never);
+        assert_eq!(separate(&[positive], &[0.5, 0.5], &Domain::ball(1.0)), Separation::Never);
         // A negative ten times farther out than the ball reaches can never be nearest.
-        assert_eq!(separate(&[positive], &[10.0, 10.0], 1.0), Separation::Always);
+        assert_eq!(separate(&[positive], &[10.0, 10.0], &Domain::ball(1.0)), Separation::Always);
         // A positive far outside the ball never wins against a negative inside it.
-        assert_eq!(separate(&[(&[10.0, 0.0], WEIGHT_UNIT)], &[0.5, 0.0], 1.0), Separation::Never);
+        assert_eq!(
+            separate(&[(&[10.0, 0.0], WEIGHT_UNIT)], &[0.5, 0.0], &Domain::ball(1.0)),
+            Separation::Never
+        );
     }
 
     #[test]
@@ -150,7 +157,9 @@ mod tests {
             let vectors: Vec<Vec<f32>> = (0..3).map(|_| (0..5).map(|_| next()).collect()).collect();
             let share = (trial * 37) % WEIGHT_UNIT;
             let mixture = [(vectors[0].as_slice(), share), (vectors[1].as_slice(), WEIGHT_UNIT - share)];
-            let Separation::Open(half) = separate(&mixture, &vectors[2], 2.5) else { continue };
+            let Separation::Open(half) = separate(&mixture, &vectors[2], &Domain::ball(2.5)) else {
+                continue;
+            };
             let point: Vec<f64> = (0..5).map(|_| f64::from(next())).collect();
             let score: f64 = point.iter().zip(&half.direction).map(|(left, right)| left * right).sum();
             if score > half.offset {

@@ -1,6 +1,7 @@
 //! Similarity thresholds: verification and copy detection (theory, section 2.7).
 
 use super::betting::Rungs;
+use super::domain::Domain;
 use super::half_space::{Counting, count_scores, explain_ladder};
 use super::pilot_choice::{PilotChooser, ScoreTables, Test};
 use super::projection::scores;
@@ -8,8 +9,9 @@ use super::separation::HalfSpace;
 use super::thresholds::StepBound;
 use super::{
     CertificateError, CertificateName, Certifier, Explanation, Form, Outcome, Radius, SampledQuery, Verdict,
-    check_alike, range_of,
+    check_alike,
 };
+use crate::Components;
 use crate::gallery::SearchError;
 
 /// On which side of a threshold a similarity must stay.
@@ -65,7 +67,8 @@ impl Certifier<'_> {
             return Err(CertificateError::SimilarityThreshold(threshold));
         }
         let samples = &query.certifying;
-        let range = range_of(samples);
+        let domain = Domain::of(samples);
+        let range = domain.range;
         let direction: Vec<f64> = vector.iter().map(|&value| sign * f64::from(value) / norm).collect();
         let exact = sign * threshold / norm;
         let offset = exact + (exact.abs() + range) * (vector.len() as f64 + 16.0) * f64::EPSILON;
@@ -77,22 +80,28 @@ impl Certifier<'_> {
             mean,
             "theory 2.7",
         );
-        let radius = if offset < -range {
+        let scores_within = domain.scores(&direction);
+        if samples.components() == Components::NonNegative {
+            let range = vec![scores_within.lower, scores_within.upper];
+            explain.add("least and largest possible score", range, "theory 12.1");
+        }
+        let radius = if offset < scores_within.lower {
             Some(Radius::Unbounded)
-        } else if offset >= range {
+        } else if offset >= scores_within.upper {
             None
         } else {
-            let half_space = HalfSpace { direction, offset };
+            let half_space = HalfSpace { direction, offset, scores: scores_within };
             let chooser = PilotChooser {
                 gallery: self.gallery,
                 pilot: &query.pilot,
                 sigma: self.sigma,
-                range,
+                domain,
                 level: self.alpha.get(),
                 samples: samples.count(),
                 form,
                 top_k: 1,
                 rungs: Rungs::AtTheEnd,
+                bets: self.bets,
             };
             let mut table = ScoreTables::new(samples.count(), self.alpha.get());
             match chooser.choose_form(chooser.sketch(half_space, &mut table)) {
@@ -107,7 +116,7 @@ impl Certifier<'_> {
                     counting.explain(samples, range, &mut table, &mut explain);
                     let counts = count_scores(samples, range, &half_space, &thresholds);
                     let scores = counts.iter().map(|&count| table.score(thresholds.len(), count));
-                    let bound = StepBound::new(&thresholds, scores, range, self.sigma);
+                    let bound = StepBound::new(&thresholds, scores, half_space.scores, self.sigma);
                     bound.radius(half_space.offset).map(Radius::Finite)
                 }
                 Test::Betting { half_space, ladder } => {

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::domain::ScoreRange;
 use crate::Sigma;
 use crate::binomial;
 use crate::normal;
@@ -10,7 +11,7 @@ use crate::normal;
 /// Radii are searched up to this many σ.
 pub(crate) const RADIUS_CAP: f64 = 40.0;
 
-/// Allowance for the rounding of a bound on a mean, relative to `F`.
+/// Allowance for the rounding of a bound on a mean, relative to the largest score.
 const ROUNDING: f64 = 1e-12;
 
 /// Normal scores `Φ⁻¹(p_low)` of Clopper–Pearson lower bounds at one level, remembered by count.
@@ -44,27 +45,28 @@ impl ScoreTable {
 /// A lower bound on the mean of `S` after a shift, as a sum over steps between thresholds.
 ///
 /// ```text
-/// L(ρ) ≥ −F + Σ_j (τ_j − τ_{j−1}) Φ(z_j − ρ/σ),    τ_0 = −F,   z_j = Φ⁻¹(p_j)
+/// L(ρ) ≥ τ_0 + Σ_j (τ_j − τ_{j−1}) Φ(z_j − ρ/σ),    z_j = Φ⁻¹(p_j)
 /// ```
 ///
+/// `τ_0` is the least score that an embedding can have, `−F` in the ball.
 /// Decreasing in `ρ`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StepBound {
     /// Width and normal score of each step.
     steps: Vec<(f64, f64)>,
-    range: f64,
+    range: ScoreRange,
     sigma: f64,
 }
 
 impl StepBound {
-    /// `thresholds` ascend within `(−range, range)`; `scores` are the normal scores of lower bounds on `P(S > τ_j)`.
+    /// `thresholds` ascend within `range`; `scores` are the normal scores of lower bounds on `P(S > τ_j)`.
     pub(crate) fn new(
         thresholds: &[f32],
         scores: impl Iterator<Item = f64>,
-        range: f64,
+        range: ScoreRange,
         sigma: Sigma,
     ) -> Self {
-        let mut previous = -range;
+        let mut previous = range.lower;
         let mut steps: Vec<(f64, f64)> = thresholds
             .iter()
             .zip(scores)
@@ -88,7 +90,7 @@ impl StepBound {
         let shift = radius / self.sigma;
         let total: f64 =
             self.steps.iter().map(|&(width, score)| width * normal::distribution(score - shift)).sum();
-        total - self.range - ROUNDING * self.range
+        total + self.range.lower - ROUNDING * self.range.size()
     }
 
     /// `sup{ρ : L(ρ) > offset}`, rounded down; `None` if even `L(0)` is not above the offset.
@@ -149,6 +151,8 @@ fn count_above_anywhere(scores: &[f32], thresholds: &[f32], counts: &mut [u32]) 
 mod tests {
     use super::*;
 
+    const BALL: ScoreRange = ScoreRange { lower: -1.0, upper: 1.0 };
+
     fn sigma(value: f64) -> Sigma {
         Sigma::new(value).unwrap()
     }
@@ -156,21 +160,37 @@ mod tests {
     #[test]
     fn two_atoms_give_the_closed_form() {
         // S is −1 or 1, with P(S = 1) = Φ(1): the mean reaches 0 after a shift of exactly one σ.
-        let bound = StepBound::new(&[0.999_999], [1.0].into_iter(), 1.0, sigma(0.5));
+        let bound = StepBound::new(&[0.999_999], [1.0].into_iter(), BALL, sigma(0.5));
         let radius = bound.radius(0.0).unwrap();
         assert!((radius - 0.5).abs() < 1e-5 && radius < 0.5, "{radius}");
         assert_eq!(bound.radius(0.7), None);
     }
 
     #[test]
+    fn two_atoms_at_the_ends_of_a_narrow_range_give_the_closed_form_too() {
+        // S is −a or b, with P(S = b) = Φ(1): the mean −a + (a + b)Φ(1 − ρ) reaches the offset where Φ(1 − ρ) = share.
+        for (lower, upper, share) in [(-0.7, 0.7, 0.5_f64), (-0.2, 0.9, 0.3), (0.0, 1.0, 0.6)] {
+            let offset = lower + (upper - lower) * share;
+            let threshold = [(upper - 1e-6) as f32];
+            let radius = |range| {
+                StepBound::new(&threshold, [1.0].into_iter(), range, sigma(0.5)).radius(offset).unwrap_or(0.0)
+            };
+            let truth = 0.5 * (1.0 - normal::quantile(normal::Probability::new(share).unwrap()));
+            let found = radius(ScoreRange { lower, upper });
+            assert!((found - truth).abs() < 1e-5 && found < truth, "{found} {truth}");
+            assert!(radius(BALL) < found - 0.05, "the range must be felt");
+        }
+    }
+
+    #[test]
     fn bounds_become_monotone_towards_lower_thresholds() {
-        let bound = StepBound::new(&[-0.5, 0.5], [0.0, 2.0].into_iter(), 1.0, sigma(1.0));
+        let bound = StepBound::new(&[-0.5, 0.5], [0.0, 2.0].into_iter(), BALL, sigma(1.0));
         assert_eq!(bound.steps, vec![(0.5, 2.0), (1.0, 2.0)]);
     }
 
     #[test]
     fn a_radius_beyond_the_cap_is_cut_there() {
-        let bound = StepBound::new(&[0.9], [60.0].into_iter(), 1.0, sigma(0.1));
+        let bound = StepBound::new(&[0.9], [60.0].into_iter(), BALL, sigma(0.1));
         assert_eq!(bound.radius(-0.5), Some(4.0));
     }
 

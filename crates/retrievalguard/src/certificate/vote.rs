@@ -4,30 +4,70 @@
 //! of the winning label. It has its own name, beside the others. Of the two rules that randomised smoothing has for
 //! classifiers, by majority and by runner-up, the pilot chooses one; `rule` in the explanation says which.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
 };
 use crate::binomial;
-use crate::gallery::{Label, Positives, Relevance};
+use crate::gallery::{Label, NearestPair, Positives, Relevance};
 use crate::normal;
 use crate::{Samples, Sigma};
 
 /// How the noisy copies of one query voted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Ballot {
+pub(super) struct Ballot {
     /// Votes for the answer in question; a tie with a wrong item is a vote against it.
-    right: u32,
+    pub(super) right: u32,
     /// Votes for the wrong answer that got most of them.
-    rival: u32,
+    pub(super) rival: u32,
     /// Number of votes.
-    total: u32,
+    pub(super) total: u32,
+}
+
+/// What one noisy copy votes for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slip {
+    /// The answer in question.
+    Right,
+    /// Something else: a label by its index, or an item by its row when one item was asked for.
+    Rival(usize),
+    /// Nothing is there to vote for.
+    Nobody,
+}
+
+/// How many votes the answer in question and each rival have.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Votes {
+    pub(super) right: u32,
+    rivals: BTreeMap<usize, u32>,
+}
+
+impl Votes {
+    fn of(slips: Vec<Slip>) -> Self {
+        let mut votes = Self::default();
+        slips.into_iter().for_each(|slip| votes.count(slip));
+        votes
+    }
+
+    /// One more vote.
+    pub(super) fn count(&mut self, slip: Slip) {
+        match slip {
+            Slip::Right => self.right += 1,
+            Slip::Rival(rival) => *self.rivals.entry(rival).or_insert(0) += 1,
+            Slip::Nobody => {}
+        }
+    }
+
+    /// Votes of the rival that has most of them.
+    pub(super) fn of_strongest_rival(&self) -> u32 {
+        self.rivals.values().copied().max().unwrap_or(0)
+    }
 }
 
 /// Which of the two bounds serves; decided on the pilot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+pub(super) enum Rule {
     /// More than half of the votes: `r = σ Φ⁻¹(p_low)`.
     Majority,
     /// More votes than any rival: `r = σ/2 [Φ⁻¹(p_low) − Φ⁻¹(q_up)]`.
@@ -35,7 +75,7 @@ enum Rule {
 }
 
 impl Rule {
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Rule::Majority => "majority",
             Rule::RunnerUp => "runner-up",
@@ -51,32 +91,47 @@ impl Rule {
 }
 
 impl Certifier<'_> {
-    /// Counts the votes of a set of samples for the answer in question.
-    fn ballot(&self, samples: &Samples, relevance: &Relevance) -> Result<Ballot, CertificateError> {
+    /// What each of a set of samples votes for.
+    pub(super) fn votes(
+        &self,
+        samples: &Samples,
+        relevance: &Relevance,
+    ) -> Result<Vec<Slip>, CertificateError> {
         self.check_dimension(samples)?;
         let nearest = self.gallery.nearest_positive_and_negative(samples.values(), |_| relevance)?;
-        let mut right = 0;
-        let mut rivals: HashMap<Rival, u32> = HashMap::new();
-        for nearest in &nearest {
-            match (nearest.positive, nearest.negative) {
-                (Some(positive), Some(negative)) if positive.squared_distance < negative.squared_distance => {
-                    right += 1;
-                }
-                (Some(_), None) => right += 1,
-                (_, Some(negative)) => {
-                    let rival = match relevance.positives {
-                        Positives::Label(_) | Positives::Absent => {
-                            Rival::Label(self.gallery.label(negative.row))
-                        }
-                        Positives::Item(_) => Rival::Item(negative.row),
-                    };
-                    *rivals.entry(rival).or_insert(0) += 1;
-                }
-                (None, None) => {}
+        let slip = |nearest: &NearestPair| match (nearest.positive, nearest.negative) {
+            (Some(positive), Some(negative)) if positive.squared_distance < negative.squared_distance => {
+                Slip::Right
             }
-        }
-        let rival = rivals.values().copied().max().unwrap_or(0);
-        Ok(Ballot { right, rival, total: samples.count() })
+            (Some(_), None) => Slip::Right,
+            (_, Some(negative)) => Slip::Rival(match relevance.positives {
+                Positives::Label(_) | Positives::Absent => self.gallery.label(negative.row).index(),
+                Positives::Item(_) => negative.row,
+            }),
+            (None, None) => Slip::Nobody,
+        };
+        Ok(nearest.iter().map(slip).collect())
+    }
+
+    /// Counts the votes of a set of samples for the answer in question.
+    pub(super) fn ballot(
+        &self,
+        samples: &Samples,
+        relevance: &Relevance,
+    ) -> Result<Ballot, CertificateError> {
+        let votes = Votes::of(self.votes(samples, relevance)?);
+        Ok(Ballot { right: votes.right, rival: votes.of_strongest_rival(), total: samples.count() })
+    }
+
+    /// The rival with most votes, by its number, if it has at least as many as the answer in question.
+    pub(crate) fn winning_rival(
+        &self,
+        samples: &Samples,
+        relevance: &Relevance,
+    ) -> Result<Option<usize>, CertificateError> {
+        let votes = Votes::of(self.votes(samples, relevance)?);
+        let strongest = votes.rivals.into_iter().max_by_key(|&(_, received)| received);
+        Ok(strongest.filter(|&(_, received)| received >= votes.right).map(|(rival, _)| rival))
     }
 
     /// The label that wins the vote of a pilot, ties broken by the smaller label; what deployment then certifies.
@@ -127,13 +182,6 @@ impl Certifier<'_> {
         explain.conclude(verdict, rule.statement());
         Ok(Outcome { name: CertificateName::Vote, verdict, samples: ballot.total, explain })
     }
-}
-
-/// What competes with the answer: a label, or single items when one item was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Rival {
-    Label(Label),
-    Item(usize),
 }
 
 /// The pilot's votes as they would look among `total`.

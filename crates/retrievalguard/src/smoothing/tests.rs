@@ -87,6 +87,27 @@ fn threads_batches_and_ranges_do_not_change_a_bit() {
 }
 
 #[test]
+fn a_clamped_smoother_has_no_negative_component_in_samples_means_or_clean_embeddings() {
+    let wave = Wave { shape: [5, 7] };
+    let pixels = vec![0.1; 35];
+    let picture = Picture { identity: "wave", pixels: &pixels };
+    let plain = Smoother::new(&wave, Sigma::new(0.3).unwrap(), Seed::new(3));
+    let clamped = plain.clamped();
+    let samples = plain.samples(&picture, Stage::Certify, 0..600).unwrap();
+    let found = clamped.samples(&picture, Stage::Certify, 0..600).unwrap();
+    assert!(samples.values().iter().any(|&value| value < 0.0), "the case must tell the two apart");
+    assert_eq!(found, samples.clamped());
+    let mean = clamped.mean(&picture, Stage::Certify, 0..600).unwrap();
+    assert_eq!(mean.mean, found.mean());
+    let clean = plain.clean(&picture).unwrap();
+    assert!(clean.iter().any(|&value| value < 0.0), "the case must tell the two apart");
+    assert_eq!(
+        clamped.clean(&picture).unwrap(),
+        clean.iter().map(|value| value.max(0.0)).collect::<Vec<_>>()
+    );
+}
+
+#[test]
 fn a_broken_encoder_is_an_error_that_names_the_picture() {
     let sigma = Sigma::new(0.3).unwrap();
     let picture = Picture { identity: "cat.png", pixels: &[0.5] };

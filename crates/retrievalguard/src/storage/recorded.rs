@@ -23,6 +23,20 @@ pub struct FileRecord {
     pub sha256: Digest,
 }
 
+impl FileRecord {
+    /// Size and digest of bytes in memory.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.len() as u64, sha256: Digest::of_bytes(bytes) }
+    }
+
+    /// Size and digest of a file, from one reading.
+    pub fn of_file(path: &Path) -> io::Result<Self> {
+        let mut reader = HashingReader::new(File::open(path)?);
+        let bytes = io::copy(&mut reader, &mut io::sink())?;
+        Ok(Self { bytes, sha256: reader.finish().0 })
+    }
+}
+
 /// Reads a manifest of this format, or of format 1, which had no seal.
 pub(super) fn parse_sealed<T: serde::de::DeserializeOwned>(
     text: &[u8],
@@ -61,7 +75,7 @@ pub(super) fn parse_sealed<T: serde::de::DeserializeOwned>(
 pub(super) fn write_json(path: &Path, manifest: &impl Serialize) -> Result<FileRecord, WriteError> {
     let text = sealed::seal(manifest).map_err(|error| WriteError::new(path, error.into()))?;
     atomic::write(path, text.as_bytes())?;
-    Ok(FileRecord { bytes: text.len() as u64, sha256: Digest::of_bytes(text.as_bytes()) })
+    Ok(FileRecord::of_bytes(text.as_bytes()))
 }
 
 /// Size and digest of a file that is not written.

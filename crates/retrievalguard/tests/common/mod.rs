@@ -42,6 +42,17 @@ impl TwoCell {
             right > 0.5
         })
     }
+
+    /// The same for the retriever whose answer must beat each other label by itself.
+    pub(crate) fn true_pairwise_radius(&self, items: &[(&str, [f32; 2])], margin: f64, sigma: f64) -> f64 {
+        let against = |rival: &str| {
+            let pair: Vec<_> =
+                items.iter().filter(|(label, _)| [rival, "right"].contains(label)).copied().collect();
+            self.true_voting_radius(&pair, margin, sigma)
+        };
+        let rivals = items.iter().map(|(label, _)| *label).filter(|label| *label != "right");
+        rivals.map(against).fold(f64::INFINITY, f64::min)
+    }
 }
 
 fn right_is_nearest(items: &[(&str, [f32; 2])], point: [f64; 2]) -> bool {

@@ -7,8 +7,8 @@ use crate::graph::builder::model;
 
 fn read_with(operators: i64, batch: Option<usize>, lines: &str) -> BatchReading {
     let model = Model::from_bytes(Path::new("test.onnx"), model(operators, lines)).unwrap();
-    let question = BatchQuestion { input: "pictures", picture: [3, 8, 8], batch, output: "embeddings" };
-    BatchReading::of(&model, &question).unwrap()
+    let spec = BatchSpec { input: "pictures", picture: [3, 8, 8], batch, output: "embeddings" };
+    BatchReading::of(&model, &spec).unwrap()
 }
 
 fn read(lines: &str) -> BatchReading {
@@ -397,9 +397,8 @@ fn a_batch_of_fixed_size_may_stand_in_the_shapes() {
 fn names_that_make_no_flow_are_refused() {
     let read = |lines: &str| {
         let model = Model::from_bytes(Path::new("test.onnx"), model(17, lines)).unwrap();
-        let question =
-            BatchQuestion { input: "pictures", picture: [3, 8, 8], batch: None, output: "embeddings" };
-        BatchReading::of(&model, &question).unwrap_err()
+        let spec = BatchSpec { input: "pictures", picture: [3, 8, 8], batch: None, output: "embeddings" };
+        BatchReading::of(&model, &spec).unwrap_err()
     };
     assert_eq!(read("a = Relu(pictures)"), GraphError::Output { name: "embeddings".to_owned() });
     assert_eq!(
@@ -473,8 +472,8 @@ fn the_projects_own_encoders_are_proved_independent() {
             crate::graph::Extent::Dynamic(_) => None,
         };
         let output = &model.graph.outputs[0].name;
-        let question = BatchQuestion { input: &input.name, picture: config.picture_shape(), batch, output };
-        let reading = BatchReading::of(&model, &question).unwrap();
+        let spec = BatchSpec { input: &input.name, picture: config.picture_shape(), batch, output };
+        let reading = BatchReading::of(&model, &spec).unwrap();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         match name.as_str() {
             "batch_mean.onnx" | "dynamic_quantised.onnx" | "shared_factor.onnx" => {

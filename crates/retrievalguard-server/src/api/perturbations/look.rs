@@ -8,6 +8,7 @@ use axum::http::Uri;
 use axum::response::Response;
 use axum::{Extension, Json};
 use retrievalguard::SampleCount;
+use retrievalguard::certificate::Retriever;
 use retrievalguard::gallery::Neighbour;
 use retrievalguard_report::picture::Thumbnail;
 use serde::Serialize;
@@ -133,9 +134,16 @@ pub(crate) async fn look(
         let answer = service.answer(&request, ticket, Some(&slot), None)?;
         let nearest = answer.items.into_iter().next();
         let nearest = nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
+        // The mean of all samples says more than the pilot; other retrievers have no other word than the pilot's.
+        let label = match service.settings.retriever {
+            Retriever::Mean => nearest.label.clone(),
+            Retriever::Vote | Retriever::Pairwise => {
+                answer.candidate_label.ok_or_else(|| Problem::conflict("the gallery is empty"))?
+            }
+        };
         let smoothed = SmoothedLook {
-            label: nearest.label.clone(),
-            changed: nearest.label != perturbation.label,
+            changed: label != perturbation.label,
+            label,
             nearest,
             verdict: answer.verdict,
             radius: answer.radius,
