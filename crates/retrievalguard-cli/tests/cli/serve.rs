@@ -377,12 +377,10 @@ fn a_full_house_sends_clients_away_with_a_time_to_come_back() {
             drop(long);
         });
         // A client that disconnects frees its place and its work.
-        let started = Instant::now();
         service.wait_for("the places are free", |service| {
             metric(service, "retrievalguard_requests_inside") == 0.0
                 && metric(service, "retrievalguard_encoder_backlog") == 0.0
         });
-        assert!(started.elapsed() < Duration::from_secs(10));
         service.post("/v1/query?samples=100", &picture).expect(200);
     }
 }

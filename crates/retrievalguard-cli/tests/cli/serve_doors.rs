@@ -33,7 +33,7 @@ fn while_it_ends_probes_and_newcomers_are_told_so_and_running_queries_finish() {
     let sandbox = Sandbox::indexed();
     let mut service = Service::start(
         &sandbox,
-        "--max-samples 1000000 --max-job-samples 1000000 --max-seconds 300 --grace 200",
+        "--max-samples 1000000 --max-job-samples 1000000 --max-seconds 86400 --grace 200",
     );
     let (url, picture) = (service.url.clone(), query_picture(&sandbox));
     let job = service.post("/v1/jobs?samples=1000000", &picture).expect(202);
@@ -88,7 +88,7 @@ fn while_it_ends_newcomers_are_told_so_even_if_every_place_is_taken() {
     let sandbox = Sandbox::indexed();
     let mut service = Service::start(
         &sandbox,
-        "--connections 3 --connections-per-client 3 --max-samples 10000000 --max-seconds 300 --grace 20 --log off",
+        "--connections 3 --connections-per-client 3 --max-samples 10000000 --max-seconds 86400 --grace 20 --log off",
     );
     let (address, picture) = (service.address().to_owned(), query_picture(&sandbox));
     // A query that outlasts the test, and two connections that say nothing.
@@ -116,7 +116,7 @@ fn while_it_ends_newcomers_are_told_so_even_if_every_place_is_taken() {
 #[test]
 fn what_does_not_end_in_time_is_given_up_and_told_so() {
     let sandbox = Sandbox::indexed();
-    let service = Service::start(&sandbox, "--max-samples 10000000 --max-seconds 300 --grace 1 --log off");
+    let service = Service::start(&sandbox, "--max-samples 10000000 --max-seconds 86400 --grace 1 --log off");
     let (url, picture) = (service.url.clone(), query_picture(&sandbox));
     std::thread::scope(|scope| {
         let [whole, streamed] = ["application/json", "text/event-stream"].map(|accept| {
