@@ -20,6 +20,7 @@ mod not_built;
 mod openapi;
 mod query;
 mod recall;
+mod recommend;
 mod repair;
 mod report;
 mod run_directory;
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     Openapi(openapi::OpenapiArgs),
     /// Measure how well an encoder retrieves, clean and smoothed
     Recall(recall::RecallArgs),
+    /// Try noise levels and retrievers: what certifying would give and cost, and which to choose
+    Recommend(Box<recommend::RecommendArgs>),
     /// Summarise certificates: certified recall, average radius, rejected ratio
     Evaluate(evaluate::EvaluateArgs),
     /// Print the chain of numbers behind one certificate, each with the statement it uses
@@ -101,6 +104,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Serve(arguments) => serve::run(arguments, out),
         Command::Openapi(arguments) => openapi::run(arguments, out),
         Command::Recall(arguments) => recall::run(arguments, out),
+        Command::Recommend(arguments) => recommend::run(arguments, out),
         Command::Evaluate(arguments) => evaluate::run(arguments, out),
         Command::Explain(arguments) => explain::run(arguments, out),
         Command::Experiment(arguments) => experiment::run(arguments, out),

@@ -17,6 +17,7 @@ use retrievalguard_encoder::picture::PictureError;
 use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_encoder::pipeline::upgrade::UpgradeError;
 use retrievalguard_encoder::recall::RecallError;
+use retrievalguard_encoder::recommend::RecommendError;
 use retrievalguard_encoder::synthetic::SyntheticError;
 use retrievalguard_encoder::table::TableError;
 use retrievalguard_server::OpenError;
@@ -72,6 +73,11 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
         RecallError::Smoothing(error) => encoder(error),
         _ => false,
     };
+    let recommend = |error: &RecommendError| match error {
+        RecommendError::Stopped(_) => true,
+        RecommendError::Smoothing(error) => encoder(error),
+        _ => false,
+    };
     let sweep = |error: &SweepError| matches!(error, SweepError::Pipeline(error) if pipeline(error));
     let service = |error: &OpenError| match error {
         OpenError::Gallery(error) => storage(error),
@@ -89,6 +95,7 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
         || cause.is::<WriteError>()
         || cause.is::<AttackFailed>()
         || cause.downcast_ref().is_some_and(recall)
+        || cause.downcast_ref().is_some_and(recommend)
         || cause.downcast_ref().is_some_and(synthetic)
         || cause.downcast_ref().is_some_and(journal)
         || cause.downcast_ref().is_some_and(lock)

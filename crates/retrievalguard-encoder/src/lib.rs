@@ -11,6 +11,7 @@ pub mod picture;
 pub mod pipeline;
 pub mod protobuf;
 pub mod recall;
+pub mod recommend;
 pub mod resize;
 pub mod run;
 pub mod synthetic;

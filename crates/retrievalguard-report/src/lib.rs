@@ -8,4 +8,5 @@ pub mod attack;
 pub mod chart;
 pub mod experiment;
 pub mod picture;
+pub mod recommendation;
 pub mod report;

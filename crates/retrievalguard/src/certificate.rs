@@ -33,6 +33,7 @@ mod domain;
 mod domain_coverage;
 mod empirical_distribution;
 mod explain;
+mod forecast;
 mod growing;
 mod half_space;
 mod half_space_mean;
@@ -61,6 +62,7 @@ use serde::{Deserialize, Serialize};
 
 pub use adaptive::{AdaptiveOptions, AdaptiveOutcome, AdaptiveRun, AdaptiveTest, Decision, Rule};
 pub use explain::{Explanation, Step, StepValue, statement_in_words};
+pub use forecast::{Forecast, Forecaster};
 pub use growing::{GrowingOptions, GrowingOutcome, GrowingTest};
 pub(crate) use half_space::Bets;
 pub(crate) use half_space::HalfSpacePlan;
@@ -75,7 +77,9 @@ pub use paper::{
 };
 pub(crate) use pilot_choice::smallest_promises;
 pub use radius::{Radius, round_down};
-pub use rate_test::{DecisionCost, RateOptions, RateTest, decision_cost, fewest_to_decide};
+pub use rate_test::{
+    DecisionCost, RateOptions, RateTest, decision_cost, fewest_to_decide, samples_to_decide,
+};
 pub use retriever::Retriever;
 pub use rows::{Outputs, RowsError, SampleRole};
 pub use similarity::Similarity;

@@ -96,7 +96,8 @@ pub struct Share {
 }
 
 impl Share {
-    fn new(count: u32, queries: u32) -> Self {
+    /// `count` of so many queries.
+    pub fn new(count: u32, queries: u32) -> Self {
         let ends = binomial::interval(count, queries, INTERVAL_LEVEL);
         let (lower, upper) = ends.map_or((0.0, 1.0), |(lower, upper)| (lower.get(), upper.get()));
         Self { count, share: f64::from(count) / f64::from(queries), lower, upper }

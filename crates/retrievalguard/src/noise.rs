@@ -86,7 +86,7 @@ pub enum Stage {
     Judge = 6,
     /// Noise of what is measured before anything is certified: recall of an encoder, while it is trained and afterwards.
     Measure = 7,
-    /// Reserved for callers who compare and choose settings of a run (`σ`, samples, a retriever); no command draws it.
+    /// Noise on which settings of a run are compared and chosen: `σ`, samples, a retriever.
     Choose = 8,
     /// Noise that is drawn to see how fast the encoder is, and thrown away.
     Trial = 9,

@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 
 use crate::sandbox::{CERTIFICATES, CLASSES, ENCODER, PICTURES, Sandbox, json_lines, onnxruntime};
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "demo",
     "index",
     "certify",
     "query",
     "recall",
+    "recommend",
     "evaluate",
     "import",
     "export",

@@ -15,6 +15,7 @@ mod demo;
 mod experiment;
 mod flips;
 mod outputs;
+mod recommend;
 mod report;
 mod same_bytes;
 mod samples_file;

@@ -108,20 +108,57 @@ pub fn decision_cost(
     alpha: Alpha,
     cap: SampleCount,
 ) -> Option<DecisionCost> {
-    let (null, need) = (null_at(0.0, target.get(), sigma), -alpha.get().ln());
-    let clear = fewest_samples(null, need, cap.get()).filter(|_| !is_beyond(target, sigma))?;
-    let looks = || std::iter::successors(Some(next_look(0, clear)), |&seen| Some(next_look(seen, clear)));
-    let within = |seen: &u32| *seen <= cap.get();
-    let agreeing = |seen: u32| log_wealth(seen - 3 * seen / 100, 3 * seen / 100, null) >= need;
-    let typical = looks().take_while(within).find(|&seen| agreeing(seen));
+    let clear = fewest_to_decide(target, sigma, alpha).filter(|&clear| clear <= cap.get())?;
+    let typical = decided_at(0.97, target, sigma, alpha, cap);
+    let hopeless = decided_at(0.5, target, sigma, alpha, cap).0;
+    Some(DecisionCost { clear, typical: typical.1.then_some(typical.0), hopeless })
+}
+
+/// How many samples a decision takes under `vote` by majority and under `pairwise`, if this share of the copies agrees
+/// whenever one looks: about the median. The cap, if it can never be decided.
+///
+/// ```
+/// use retrievalguard::certificate::samples_to_decide;
+/// use retrievalguard::{Alpha, SampleCount, Sigma, TargetRadius};
+///
+/// let (sigma, alpha, cap) = (Sigma::new(0.25)?, Alpha::new(0.01)?, SampleCount::new(2_000)?);
+/// let takes = |rate| samples_to_decide(rate, TargetRadius::new(0.25).unwrap(), sigma, alpha, cap);
+/// assert_eq!(takes(1.0), 38);
+/// assert!(takes(0.97) > takes(1.0) && takes(0.9) > takes(0.97) && takes(0.5) < takes(0.9));
+/// # Ok::<(), retrievalguard::ParameterError>(())
+/// ```
+pub fn samples_to_decide(
+    rate: f64,
+    target: TargetRadius,
+    sigma: Sigma,
+    alpha: Alpha,
+    cap: SampleCount,
+) -> u32 {
+    decided_at(rate, target, sigma, alpha, cap).0
+}
+
+/// The samples at which a query is decided whose copies agree with this rate, and whether the target is then reached.
+fn decided_at(rate: f64, target: TargetRadius, sigma: Sigma, alpha: Alpha, cap: SampleCount) -> (u32, bool) {
+    let Some(fewest) = fewest_to_decide(target, sigma, alpha) else { return (0, false) };
+    let (null, need, cap) = (null_at(0.0, target.get(), sigma), -alpha.get().ln(), cap.get());
+    let lost = |seen: u32| (f64::from(seen) * (1.0 - rate.clamp(0.0, 1.0)) + 1e-9).floor() as u32;
     let given_up = |seen: u32| {
         let mut rates = WinRates::new(vec![null], alpha.get());
-        (0..seen / 2).for_each(|_| rates.lose(0));
+        (0..lost(seen)).for_each(|_| rates.lose(0));
         rates.look(seen);
-        rates.is_hopeless(0, cap.get())
+        rates.is_hopeless(0, cap)
     };
-    let hopeless = looks().take_while(within).find(|&seen| given_up(seen)).unwrap_or(cap.get());
-    Some(DecisionCost { clear, typical, hopeless })
+    let mut seen = next_look(0, fewest);
+    while seen <= cap {
+        if log_wealth(seen - lost(seen), lost(seen), null) >= need {
+            return (seen, true);
+        }
+        if given_up(seen) {
+            return (seen, false);
+        }
+        seen = next_look(seen, fewest);
+    }
+    (cap, false)
 }
 
 /// The fewest samples with which `vote` or `pairwise` can decide a target radius; none if no number is enough.
