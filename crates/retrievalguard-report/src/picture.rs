@@ -91,6 +91,28 @@ impl Thumbnail {
         radius: f64,
         seed: Seed,
     ) -> Result<Self, ThumbnailError> {
+        let change = direction(name, values.len(), radius, seed);
+        let changed: Vec<f32> =
+            values.iter().zip(&change).map(|(&value, &change)| (f64::from(value) + change) as f32).collect();
+        Self::centre(name, &changed, config)
+    }
+
+    /// The change of [`perturbed`](Self::perturbed) alone, enlarged around grey, and how many times it is enlarged.
+    pub fn change(
+        name: &str,
+        config: &ModelConfig,
+        radius: f64,
+        seed: Seed,
+    ) -> Result<(Self, u32), ThumbnailError> {
+        let length = config.picture_shape().iter().product();
+        let change = direction(name, length, radius, seed);
+        let times = enlargement(radius, length);
+        let enlarged: Vec<f32> = change.iter().map(|value| (0.5 + value * f64::from(times)) as f32).collect();
+        Ok((Self::centre(name, &enlarged, config)?, times))
+    }
+
+    /// The centre of an encoder's input, pixel for pixel.
+    fn centre(name: &str, values: &[f32], config: &ModelConfig) -> Result<Self, ThumbnailError> {
         let [channels, height, width] = config.picture_shape();
         if values.len() != channels * height * width {
             return Err(ThumbnailError::Values {
@@ -99,10 +121,7 @@ impl Thumbnail {
                 wanted: channels * height * width,
             });
         }
-        let change = direction(name, values.len(), radius, seed);
-        let changed: Vec<f32> =
-            values.iter().zip(&change).map(|(&value, &change)| (f64::from(value) + change) as f32).collect();
-        let pixels = interleaved(&changed, channels, height * width);
+        let pixels = interleaved(values, channels, height * width);
         let (rows, columns) = (height.min(PIECE), width.min(PIECE));
         let (top, left) = ((height - rows) / 2, (width - columns) / 2);
         let piece: Vec<u8> = (0..rows)
@@ -200,6 +219,14 @@ fn direction(name: &str, length: usize, radius: f64, seed: Seed) -> Vec<f64> {
     noise.into_iter().map(|value| f64::from(value) * scale).collect()
 }
 
+/// How many times a change is enlarged so that it can be seen: 1, 2 or 5 times a power of ten, three deviations within range.
+fn enlargement(radius: f64, length: usize) -> u32 {
+    let deviation = radius / (length.max(1) as f64).sqrt();
+    let most = 0.5 / (3.0 * deviation);
+    let rounds = (0..7).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u32.pow(power)));
+    rounds.take_while(|&times| f64::from(times) <= most).last().unwrap_or(1)
+}
+
 /// Planes in `[0, 1]` as bytes, pixel by pixel in colour.
 fn interleaved(planes: &[f32], channels: usize, plane: usize) -> Vec<u8> {
     let byte = |value: f32| (value.clamp(0.0, 1.0) * 255.0).round() as u8;
@@ -243,6 +270,17 @@ mod tests {
         assert_eq!(shown, plain);
         let grey = Thumbnail::perturbed("q", &values[..16], &config(1, 4), 0.0, Seed::new(0)).unwrap();
         assert_eq!((grey.width, grey.height, grey.piece), (4, 4, false));
+    }
+
+    #[test]
+    fn a_change_is_enlarged_by_a_round_number_until_it_fills_the_range() {
+        for (radius, length, times) in [(0.25, 3 * 32 * 32, 20), (0.25, 3 * 224 * 224, 200), (50.0, 3_072, 1)]
+        {
+            assert_eq!(enlargement(radius, length), times, "{radius} {length}");
+        }
+        assert!(enlargement(0.0, 12) > 0);
+        let (shown, times) = Thumbnail::change("q", &config(3, 32), 0.25, Seed::new(0)).unwrap();
+        assert_eq!((shown.width, shown.piece, times), (32, false, 20));
     }
 
     #[test]

@@ -8,8 +8,9 @@ mod figures;
 mod page;
 mod queries;
 mod statement;
+mod visible;
 
-use retrievalguard::certificate::CertificateName;
+use retrievalguard::certificate::{CertificateName, Radius};
 use retrievalguard::evaluation::{EvaluationError, Guarantee, Summary};
 use retrievalguard::{Alpha, NormBound, SampleCount, TargetRadius};
 use retrievalguard_encoder::table::ResultTable;
@@ -41,6 +42,8 @@ pub struct Report<'a> {
     pub facts: Facts,
     /// Pictures of the first rows of the table; only these rows are listed.
     pub pictures: Vec<RowPictures>,
+    /// What certified radii look like, on a few queries.
+    pub visible: Vec<VisibleRadius>,
     /// The commands that make the run again.
     pub commands: Vec<CommandLine>,
     /// What attacks on the run found.
@@ -102,6 +105,23 @@ pub struct RowPictures {
     pub nearest_wrong: Option<Thumbnail>,
     /// The query after a random change of the certified size.
     pub perturbed: Option<Thumbnail>,
+}
+
+/// What a certified radius looks like on one query.
+#[derive(Clone, Debug)]
+pub struct VisibleRadius {
+    /// Which query this is among the certified ones: the typical one, the strongest.
+    pub rank: &'static str,
+    /// The query.
+    pub identity: String,
+    /// Its radius.
+    pub radius: Radius,
+    /// The encoder's input.
+    pub original: Thumbnail,
+    /// The same after a random change of exactly the radius.
+    pub changed: Thumbnail,
+    /// The change alone, enlarged so many times around grey.
+    pub change: (Thumbnail, u32),
 }
 
 /// A command and what it is for.

@@ -21,7 +21,9 @@ use retrievalguard_encoder::pipeline::run_files::TABLE_FILE;
 use retrievalguard_encoder::table::ResultRow;
 use retrievalguard_report::attack::{Attack, AttackFileError};
 use retrievalguard_report::picture::{SIDE, Thumbnail};
-use retrievalguard_report::report::{CommandLine, Facts, GalleryFacts, Report, RowPictures, headline};
+use retrievalguard_report::report::{
+    CommandLine, Facts, GalleryFacts, Report, RowPictures, VisibleRadius, headline,
+};
 
 use super::quoted;
 use super::run_directory::{ATTACK_FILE, LOG_FILE, RunDirectory};
@@ -71,6 +73,7 @@ pub(super) fn run(arguments: &ReportArgs, out: &mut dyn Write) -> anyhow::Result
         table: &run.table,
         facts: facts(&run, finished(folder), gallery.as_ref(), config.as_ref()),
         pictures,
+        visible: run_pictures.visible(),
         commands: commands(arguments, &run, gallery.as_ref())?,
         attack: attack.as_ref(),
         notes,
@@ -216,6 +219,38 @@ impl RunPictures<'_> {
         let prepared = config.preparation().apply(&record.identity, picture)?;
         let values = input_values(config, &record.identity, prepared)?;
         Ok(Thumbnail::perturbed(&record.identity, &values, config, radius, self.run.smoothed.seed)?)
+    }
+
+    /// What radii look like: on the query in the middle of the certified ones, and on the one with the largest radius.
+    fn visible(&self) -> Vec<VisibleRadius> {
+        let Some(name) = headline(&self.run.table) else { return Vec::new() };
+        let mut certified: Vec<(f64, usize)> = Vec::new();
+        for (place, row) in self.run.table.rows().iter().enumerate() {
+            if let Some(Radius::Finite(radius)) = row.certificates[&name].verdict.radius() {
+                certified.push((radius, place));
+            }
+        }
+        certified.sort_by(|one, other| one.0.total_cmp(&other.0).then(other.1.cmp(&one.1)));
+        let middle = certified.get(certified.len() / 2).map(|&found| ("The typical query", found));
+        let strongest = certified.last().map(|&found| ("The strongest query", found));
+        let ranked = middle.into_iter().chain(strongest);
+        ranked.filter_map(|(rank, (radius, place))| self.seen(rank, radius, place).ok().flatten()).collect()
+    }
+
+    /// The three pictures of one query; none if its picture or the model config is gone.
+    fn seen(&self, rank: &'static str, radius: f64, place: usize) -> anyhow::Result<Option<VisibleRadius>> {
+        let (Some(config), Some(records)) = (self.config, self.records) else { return Ok(None) };
+        let Some(record) = &records[place] else { return Ok(None) };
+        let (identity, seed) = (record.identity.as_str(), self.run.smoothed.seed);
+        let picture = record.read(&PictureLimits::default())?;
+        Ok(Some(VisibleRadius {
+            rank,
+            identity: identity.to_owned(),
+            radius: Radius::Finite(radius),
+            original: self.perturbed(config, record, &picture, 0.0)?,
+            changed: self.perturbed(config, record, &picture, radius)?,
+            change: Thumbnail::change(identity, config, radius, seed)?,
+        }))
     }
 
     fn item(&self, gallery: &GalleryDirectory, identity: &str) -> Option<Thumbnail> {

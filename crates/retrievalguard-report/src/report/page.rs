@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
-use super::{Prepared, ReportError, date, evidence, figures, queries, statement};
+use super::{Prepared, ReportError, date, evidence, figures, queries, statement, visible};
 use crate::chart::Layout;
 
 const STYLE: &str = include_str!("style.css");
@@ -51,6 +51,7 @@ pub(super) fn page(prepared: &Prepared<'_>) -> Result<String, ReportError> {
                     nav aria-label="Sections" {
                         a href="#statement" { "Statement" }
                         a href="#certificates" { "Certificates" }
+                        @if !report.visible.is_empty() { a href="#visible" { "A radius, seen" } }
                         a href="#figures" { "Figures" }
                         @if report.attack.is_some() { a href="#attacks" { "Attacks" } }
                         a href="#queries" { "Queries" }
@@ -67,6 +68,7 @@ pub(super) fn page(prepared: &Prepared<'_>) -> Result<String, ReportError> {
                     }
                     (statement::statement(prepared))
                     (statement::certificates(prepared))
+                    @if !report.visible.is_empty() { (visible::section(prepared)) }
                     (drawn(prepared))
                     @if let Some(attack) = report.attack { (evidence::section(attack)) }
                     (queries::section(prepared))

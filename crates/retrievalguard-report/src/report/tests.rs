@@ -61,6 +61,7 @@ fn report(table: &ResultTable, listed: usize) -> Report<'_> {
         table,
         facts: facts(),
         pictures: vec![pictures; listed],
+        visible: vec![],
         commands: vec![CommandLine { purpose: "Again:".to_owned(), line: Some(HOSTILE.to_owned()) }],
         attack: None,
         notes: vec![],
@@ -103,6 +104,35 @@ fn a_page_says_what_is_certified_with_its_numbers() {
     }
     assert!(!html.contains("largest of several"), "there is one certificate");
     assert!(!html.contains("other than the query"), "no query has its own picture in the gallery");
+}
+
+#[test]
+fn a_radius_is_shown_on_a_query_with_its_change_enlarged() {
+    let table = table(20, &[CertificateName::HalfSpace]);
+    let mut report = report(&table, 20);
+    assert!(!report.html().unwrap().contains("What a radius looks like"), "there is nothing to show");
+    let picture = report.pictures[0].query.clone().unwrap();
+    let radius = Radius::Finite(0.25);
+    report.visible.push(VisibleRadius {
+        rank: "The typical query",
+        identity: HOSTILE.to_owned(),
+        radius,
+        original: picture.clone(),
+        changed: picture.clone(),
+        change: (picture, 20),
+    });
+    let html = report.html().unwrap();
+    let levels = round_down(radius.in_grey_levels(3_072), 2);
+    for words in [
+        "What a radius looks like",
+        "The typical query",
+        "the change, 20 times",
+        &format!("{levels} of 255 grey levels"),
+        "(l∞ 0.00451",
+    ] {
+        assert!(html.contains(words), "{words}");
+    }
+    assert!(!html.contains("<img src=x"));
 }
 
 #[test]
