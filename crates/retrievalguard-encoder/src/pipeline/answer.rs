@@ -23,7 +23,7 @@ use crate::run::{Procedure, Retriever};
 pub enum Relevant<'a> {
     /// Those with the query's true label.
     Label(&'a str),
-    /// One item.
+    /// The item of this row, every view of it.
     Item(usize),
     /// Those with the label that the pilot retrieves: it is what gets certified, whatever later samples retrieve.
     Retrieved(Retriever),
@@ -34,7 +34,7 @@ pub enum Relevant<'a> {
 pub struct Query<'a> {
     /// What would be right.
     pub relevant: Relevant<'a>,
-    /// Rows of the gallery that it must not see, in any order.
+    /// Rows of the gallery that it must not see, in any order; they hide the other views of their items, too.
     pub excluded: &'a [usize],
 }
 
@@ -279,8 +279,13 @@ impl<'a> QueryCertifier<'a> {
         pilot: Option<&Samples>,
         refused: impl Fn(CertificateError) -> E,
     ) -> Result<(Option<Label>, Relevance), E> {
-        // Rows in any order, and once each.
-        let excluded = Relevance::new(Positives::Absent, query.excluded.to_vec()).excluded;
+        // Rows in any order, and once each. A view that stays visible would be the query's own picture.
+        let gallery = self.gallery();
+        let views = |&row: &usize| {
+            if row < gallery.len() { gallery.item_rows(gallery.item(row)) } else { row..row + 1 }
+        };
+        let excluded = query.excluded.iter().flat_map(views).collect();
+        let excluded = Relevance::new(Positives::Absent, excluded).excluded;
         let label = match query.relevant {
             Relevant::Item(item) => {
                 return Ok((None, Relevance::new(Positives::Item(item), excluded)));
@@ -294,14 +299,14 @@ impl<'a> QueryCertifier<'a> {
         Ok((label, relevance_of(label, excluded)))
     }
 
-    /// The items nearest to a mean of samples, among those that are not excluded.
+    /// The items nearest to a mean of samples, each by its nearest view, among those that are not excluded.
     pub fn nearest(
         &self,
         mean: &[f64],
         count: usize,
         excluded: &[usize],
     ) -> Result<Vec<Neighbour>, CertificateError> {
-        Ok(self.gallery().nearest(mean, count, |_| excluded)?.into_iter().next().unwrap_or_default())
+        Ok(self.gallery().nearest_items(mean, count, |_| excluded)?.into_iter().next().unwrap_or_default())
     }
 
     /// The wrong item that is nearest to a mean of samples.

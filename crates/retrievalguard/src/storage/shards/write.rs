@@ -245,6 +245,7 @@ impl OpenShard {
             identity: item.identity.into(),
             label: item.label.into(),
             path: item.path.map(Into::into),
+            view: None,
         };
         self.bytes.clear();
         serde_json::to_writer(&mut self.bytes, &line).map_err(|error| failed(ITEMS, error.into()))?;
