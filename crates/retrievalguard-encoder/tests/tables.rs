@@ -185,6 +185,30 @@ fn certified_by(name: CertificateName, radius: Radius, nearest_wrong: Option<Wro
 }
 
 #[test]
+fn the_views_of_items_come_back_and_tables_without_them_have_no_such_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let (parquet, lines) = (folder.path().join("a.parquet"), folder.path().join("b.jsonl"));
+    let plain = results();
+    let rows = plain.rows().iter().enumerate().map(|(number, row)| {
+        let mut row = row.clone();
+        row.retrieved_view = Some(format!("view {number}"));
+        if let Some(wrong) = &mut row.nearest_wrong {
+            wrong.view = Some("mirrored".to_owned());
+        }
+        row
+    });
+    let table = ResultTable::new(plain.sigma(), plain.certificates().to_vec(), rows.collect()).unwrap();
+    table.write_parquet(&parquet, None).unwrap();
+    table.write_json_lines_with_record(&lines, None).unwrap();
+    assert_eq!(read(&parquet).unwrap(), table);
+    assert_eq!(read(&lines).unwrap(), table);
+    assert_ne!(table.digest(None), plain.digest(None));
+    plain.write_parquet(&parquet, None).unwrap();
+    let bytes = std::fs::read(&parquet).unwrap();
+    assert!(!bytes.windows(5).any(|window| window == b"_view"));
+}
+
+#[test]
 fn an_item_without_a_name_does_not_make_a_table_unreadable() {
     let folder = tempfile::tempdir().unwrap();
     let (parquet, lines) = (folder.path().join("a.parquet"), folder.path().join("b.jsonl"));

@@ -416,6 +416,33 @@ mod tests {
     }
 
     #[test]
+    fn a_hidden_row_hides_every_view_of_its_item() {
+        // The cat's second view is where the query is; the other cat is far away.
+        let vectors = vec![-0.2, 0.9, 0.85, 0.0, -1.0, 0.0, 0.0, -1.0, 9.0, 9.0, 8.0, 8.0];
+        let names = ["cat-1", "cat-1", "dog-1", "dog-1", "cat-2", "cat-2"].map(str::to_owned).to_vec();
+        let labels = ["cat", "cat", "dog", "dog", "cat", "cat"];
+        let gallery = Gallery::new(vectors, 2, names, &labels, Metric::Euclidean).unwrap();
+        let gallery = gallery.with_views(vec!["as is".to_owned(), "mirrored".to_owned()]).unwrap();
+        for name in [CertificateName::HalfSpace, CertificateName::Vote, CertificateName::Pairwise] {
+            let procedure = procedure(&[name], None);
+            let certifier = QueryCertifier::new(&procedure, &gallery);
+            let verdict = |excluded: &[usize]| {
+                let query = Query { relevant: Relevant::Label("cat"), excluded };
+                let answered = certifier.answer(&query, near_cat, |error| error).unwrap();
+                (answered.outcomes[0].verdict, answered.relevance.excluded)
+            };
+            assert!(verdict(&[]).0.radius().is_some(), "{name}");
+            for own in [&[0][..], &[1], &[1, 0, 1]] {
+                assert_eq!(verdict(own), (Verdict::Misretrieved, vec![0, 1]), "{name}, {own:?}");
+            }
+        }
+        // Neighbours are items, each by its nearest view.
+        let procedure = procedure(&[CertificateName::HalfSpace], None);
+        let nearest = QueryCertifier::new(&procedure, &gallery).nearest(&[0.9, 0.0], 5, &[]).unwrap();
+        assert_eq!(nearest.iter().map(|found| found.row).collect::<Vec<_>>(), [1, 3, 5]);
+    }
+
+    #[test]
     fn every_certificate_of_the_procedure_answers_in_its_order() {
         let names = [CertificateName::Vote, CertificateName::HalfSpace, CertificateName::PaperFrozen];
         let (gallery, procedure) = (gallery(), procedure(&names, None));
