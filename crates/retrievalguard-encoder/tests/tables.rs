@@ -204,7 +204,7 @@ fn the_views_of_items_come_back_and_tables_without_them_have_no_such_column() {
     assert_eq!(read(&lines).unwrap(), table);
     assert_ne!(table.digest(None), plain.digest(None));
     plain.write_parquet(&parquet, None).unwrap();
-    let bytes = std::fs::read(&parquet).unwrap();
+    let bytes = fs::read(&parquet).unwrap();
     assert!(!bytes.windows(5).any(|window| window == b"_view"));
 }
 
