@@ -112,10 +112,10 @@ def certify(
         promise that each row has noise of its own. Otherwise a certifying row that is there twice, in the pilot or in the
         gallery is refused.
     item : int, optional
-        Certify that this row stays first, instead of a label.
+        Certify that the item of this row stays first, by whichever of its views, instead of a label.
     exclude : str, int or sequence, optional
-        Rows that the query must not find, or identities of pictures whose rows it must not find. For many queries one
-        such thing for each.
+        Rows that the query must not find, or identities of pictures whose rows it must not find; a row hides the other
+        views of its item, too. For many queries one such thing for each.
     target_radius : float, optional
         Decide this radius with as few of the samples as possible, in their order (half-space, vote or pairwise alone).
     top_k : int

@@ -104,7 +104,7 @@ impl Found {
         let each = names.len().max(1);
         for (row, found) in views.iter().flatten().enumerate() {
             let wanted = names.get(row % each);
-            if !names.is_empty() && found.as_ref() != wanted {
+            if found.as_ref() != wanted {
                 let found = found.as_deref().unwrap_or("none");
                 let wanted = wanted.map(String::as_str).unwrap_or_default();
                 return Err(TableError::value(path, row, "view", found, &format!("`{wanted}`")));
@@ -262,7 +262,9 @@ pub fn import_parquet(path: &Path, metric: Option<Metric>) -> Result<ImportedGal
     let manifest = entry.map(|(_, text)| GalleryManifest::parse(text.as_bytes(), path)).transpose()?;
     let labels = table.text("label")?;
     let identities = if table.has("identity") { Some(table.text("identity")?) } else { None };
-    let views = if table.has("view") { Some(table.optional_text("view")?) } else { None };
+    // In files of other programs a column of this name may be anything.
+    let named = manifest.as_ref().is_some_and(|manifest| manifest.provenance.views.is_some());
+    let views = if named && table.has("view") { Some(table.optional_text("view")?) } else { None };
     let paths = if table.has("path") { table.optional_text("path")? } else { vec![None; table.rows()] };
     let (vectors, dimension) = table.vectors("vector")?;
     Found { vectors, dimension, identities, labels, paths, views }.settle(path, manifest, metric)
