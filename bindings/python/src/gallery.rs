@@ -48,11 +48,18 @@ impl Gallery {
         labels: Vec<String>,
         identities: Vec<String>,
         metric: &str,
+        views: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let metric = parameters::metric(metric)?;
         let dimension = vectors.as_array().ncols();
         let values = vectors.as_slice()?.to_vec();
-        let made = py.detach(|| method::Gallery::new(values, dimension, identities, &labels, metric));
+        let made = py.detach(|| {
+            let gallery = method::Gallery::new(values, dimension, identities, &labels, metric)?;
+            match views {
+                Some(names) => gallery.with_views(names),
+                None => Ok(gallery),
+            }
+        });
         let vectors = made.map_err(|error| raised(&error))?;
         Ok(Self { vectors, paths: Vec::new(), manifest: None, name: String::new() })
     }
@@ -83,7 +90,7 @@ impl Gallery {
             .map_err(|error| raised(&error))
     }
 
-    /// Rows and squared distances of the `count` nearest items of each query.
+    /// Rows and squared distances of the `count` nearest items of each query, each by its nearest view.
     fn nearest<'py>(
         &self,
         py: Python<'py>,
@@ -92,9 +99,10 @@ impl Gallery {
     ) -> PyResult<Found<'py>> {
         let values = queries.as_slice()?.to_vec();
         let rows = queries.as_array().nrows();
-        let found =
-            py.detach(|| self.vectors.nearest(&values, count, |_| &[])).map_err(|error| raised(&error))?;
-        let count = count.min(self.vectors.len());
+        let found = py
+            .detach(|| self.vectors.nearest_items(&values, count, |_| &[]))
+            .map_err(|error| raised(&error))?;
+        let count = count.min(self.vectors.item_count());
         let flat = || found.iter().flatten();
         let places: Vec<i64> = flat().map(|neighbour| neighbour.row as i64).collect();
         let distances: Vec<f64> = flat().map(|neighbour| neighbour.squared_distance).collect();
@@ -106,6 +114,18 @@ impl Gallery {
 
     fn __len__(&self) -> usize {
         self.vectors.len()
+    }
+
+    /// Number of items, each with all its views.
+    #[getter]
+    fn items(&self) -> usize {
+        self.vectors.item_count()
+    }
+
+    /// Names of the views, in the order of an item's rows; none where an item is a row.
+    #[getter]
+    fn views(&self) -> Vec<&str> {
+        self.vectors.view_names().iter().map(String::as_str).collect()
     }
 
     #[getter]
@@ -132,12 +152,13 @@ impl Gallery {
         (0..self.vectors.len()).map(|row| self.vectors.identity(row)).collect()
     }
 
-    /// Identity and label of a row.
-    fn item(&self, row: usize) -> PyResult<(&str, &str)> {
+    /// Identity, label and view of a row.
+    fn item(&self, row: usize) -> PyResult<(&str, &str, Option<&str>)> {
         if row >= self.vectors.len() {
             return Err(refused(format!("row is {row}, wanted one below {}", self.vectors.len())));
         }
-        Ok((self.vectors.identity(row), self.vectors.label_name(self.vectors.label(row))))
+        let label = self.vectors.label_name(self.vectors.label(row));
+        Ok((self.vectors.identity(row), label, self.vectors.view(row)))
     }
 
     /// Rows of the picture with this name.

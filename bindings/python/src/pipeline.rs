@@ -14,6 +14,7 @@ use retrievalguard_encoder::pipeline::{
     CertifyOptions, CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, OptionsError, PipelineError,
     model_config_difference, sigma_for,
 };
+use retrievalguard_encoder::views::view_set;
 
 use crate::encoder::Encoder;
 use crate::errors::{in_context, raised, refused};
@@ -69,6 +70,7 @@ pub(crate) struct Indexing {
     samples: u32,
     seed: String,
     metric: String,
+    views: Option<String>,
     excess: String,
 }
 
@@ -90,6 +92,7 @@ pub(crate) fn index<'py>(
     progress: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Report> {
     let encoder = encoder.get();
+    let views = indexing.views.as_deref().map(view_set).transpose().map_err(|error| raised(&error))?;
     let records = pictures.read(Role::Gallery)?.chosen;
     let request = IndexRequest {
         records: &records,
@@ -98,6 +101,7 @@ pub(crate) fn index<'py>(
         samples: indexing.samples,
         seed: parameters::seed(&indexing.seed)?,
         metric: parameters::metric(&indexing.metric)?,
+        views: views.as_ref(),
         excess: parameters::excess(&indexing.excess)?,
         broken: pictures.broken(),
         threads: encoder.threads,

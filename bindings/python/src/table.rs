@@ -33,6 +33,8 @@ pub(crate) struct Columns {
     retrieved_labels: Vec<String>,
     nearest_wrong: Vec<Option<String>>,
     nearest_wrong_labels: Vec<Option<String>>,
+    retrieved_views: Vec<Option<String>>,
+    nearest_wrong_views: Vec<Option<String>>,
     certificates: Vec<Column>,
     /// JSON of what the run was made with.
     run: Option<String>,
@@ -63,6 +65,8 @@ impl Columns {
             retrieved_labels: text(|row| &row.retrieved_label),
             nearest_wrong: wrong(|item| &item.identity),
             nearest_wrong_labels: wrong(|item| &item.label),
+            retrieved_views: rows.iter().map(|row| row.retrieved_view.clone()).collect(),
+            nearest_wrong_views: rows.iter().map(|row| row.nearest_wrong.as_ref()?.view.clone()).collect(),
             certificates: table.certificates().iter().map(column).collect(),
             run,
         }
@@ -71,7 +75,12 @@ impl Columns {
     fn table(&self) -> PyResult<ResultTable> {
         let rows = self.identities.len();
         let lengths = [self.labels.len(), self.retrieved.len(), self.retrieved_labels.len()];
-        let further = [self.nearest_wrong.len(), self.nearest_wrong_labels.len()];
+        let further = [
+            self.nearest_wrong.len(),
+            self.nearest_wrong_labels.len(),
+            self.retrieved_views.len(),
+            self.nearest_wrong_views.len(),
+        ];
         let columns = self.certificates.iter();
         let cells =
             columns.flat_map(|column| [column.verdicts.len(), column.radii.len(), column.samples.len()]);
@@ -95,7 +104,11 @@ impl Columns {
                 label: self.labels[place].clone(),
                 retrieved: self.retrieved[place].clone(),
                 retrieved_label: self.retrieved_labels[place].clone(),
-                nearest_wrong: wrong.map(|(identity, label)| WrongItem { identity, label }),
+                retrieved_view: self.retrieved_views[place].clone(),
+                nearest_wrong: wrong.map(|(identity, label)| {
+                    let view = self.nearest_wrong_views[place].clone();
+                    WrongItem { identity, label, view }
+                }),
                 certificates,
             })
         };

@@ -112,3 +112,60 @@ def test_missing_and_broken_directories_say_what_is_wrong(tmp_path):
         rg.Gallery.read(tmp_path / "g")
     with pytest.raises(OSError):
         gallery.write("/proc/nowhere/g")
+
+
+@pytest.fixture
+def with_views():
+    rng = np.random.default_rng(3)
+    identities = [f"picture {row // 3}.png" for row in range(30)]
+    labels = [f"label {row // 3 % 4}" for row in range(30)]
+    return rg.Gallery(rng.normal(size=(30, 5)), labels, identities, views=["as is", "left", "right"])
+
+
+def test_neighbours_are_items_by_their_nearest_views(with_views):
+    assert (len(with_views), with_views.items, with_views.views) == (30, 10, ("as is", "left", "right"))
+    assert "10 items with 3 views" in repr(with_views)
+    queries = np.random.default_rng(4).normal(size=(6, 5))
+    measured = np.sqrt(((queries[:, None] - with_views.vectors.astype(np.float64)) ** 2).sum(axis=2))
+    rows, distances = with_views.nearest(queries, k=4)
+    for query, found in enumerate(rows):
+        of_items = measured[query].reshape(10, 3).min(axis=1)
+        wanted = np.argsort(of_items, kind="stable")[:4]
+        assert (found // 3 == wanted).all() and np.allclose(distances[query], of_items[wanted], rtol=1e-12)
+    every, _ = with_views.nearest(queries[0], k=99)
+    assert sorted(every // 3) == list(range(10))
+    assert with_views.rows_of("picture 2.png") == [6, 7, 8]
+
+
+def test_views_travel_with_tables_and_pickles(with_views):
+    for table in (with_views.to_pandas(), with_views.to_polars(), with_views.to_arrow()):
+        back = rg.Gallery.from_table(table)
+        assert back.views == with_views.views and back.items == 10
+        assert (back.vectors == with_views.vectors).all()
+    assert pickle.loads(pickle.dumps(with_views)).views == with_views.views
+    shuffled = with_views.to_pandas().iloc[::-1]
+    with pytest.raises(rg.InputError, match="row 1 of the gallery|for each item in turn|wanted view"):
+        rg.Gallery.from_table(shuffled.assign(identity=shuffled.identity.to_numpy()[np.argsort(np.arange(30) % 3)]))
+
+
+def test_views_that_do_not_fit_are_refused(with_views, tmp_path):
+    with pytest.raises(rg.InputError, match="wanted a multiple of 4"):
+        rg.Gallery(with_views.vectors, ["a"] * 30, ["b"] * 30, views=["1", "2", "3", "4"])
+    with pytest.raises(rg.InputError, match="called `1`"):
+        rg.Gallery(with_views.vectors, ["a"] * 30, views=["1", "1"])
+    # How these views were made is not known, so a directory could not say it.
+    with pytest.raises(rg.InputError, match="the views as is, left, right"):
+        with_views.write(tmp_path / "g")
+
+
+def test_a_hidden_row_hides_every_view_of_its_item():
+    vectors = [[-0.2, 0.9], [0.85, 0.0], [-1.0, 0.0], [0.0, -1.0], [9.0, 9.0], [8.0, 8.0]]
+    names = ["cat-1", "cat-1", "dog-1", "dog-1", "cat-2", "cat-2"]
+    gallery = rg.Gallery(vectors, [name[:3] for name in names], names, views=["as is", "mirrored"])
+    rng = np.random.default_rng(5)
+    pilot, samples = (np.array([0.85, 0.0]) + rng.uniform(-0.05, 0.05, size=(count, 2)) for count in (100, 600))
+    seen = rg.certify(samples, gallery, "cat", pilot=pilot, sigma=0.25)
+    assert seen.verdict is rg.Verdict.CERTIFIED and (seen.retrieved, seen.retrieved_view) == ("cat-1", "mirrored")
+    assert seen.nearest_wrong_view in gallery.views
+    for hidden in ("cat-1", 0, 1):
+        assert rg.certify(samples, gallery, "cat", pilot=pilot, sigma=0.25, exclude=hidden).verdict is rg.Verdict.MISRETRIEVED

@@ -210,3 +210,25 @@ def test_the_program_takes_up_the_directory(run):
     )
     assert certificates.identities[0] in told.stdout
     assert np.isfinite(certificates.radii()).all()
+
+
+def test_a_gallery_with_views_counts_items_and_says_which_view_was_nearest(encoder, folders, gallery, tmp_path):
+    made = rg.index(folders[0], encoder, 0.1, tmp_path / "g", views="flips", progress=False)
+    assert (made.items, len(made), made.views) == (12, 24, ("as is", "mirrored"))
+    assert (made.vectors[::2] == rg.Gallery.read(gallery).vectors).all()
+    certificates = rg.certify_pictures(folders[1], encoder, tmp_path / "g", None, tmp_path / "run", **SMALL)
+    assert certificates.run["gallery"]["items"] == 12 and certificates.run["gallery"]["views"] == 2
+    for certificate in certificates:
+        assert {certificate.retrieved_view, certificate.nearest_wrong_view} <= {"as is", "mirrored"}
+    assert rg.read_certificates(tmp_path / "run") == certificates
+    stored = pyarrow.parquet.read_table(tmp_path / "run" / "certificates.parquet")
+    assert set(certificates.to_pandas().columns) == set(stored.column_names)
+    certificates.write(tmp_path / "copy.parquet")
+    assert rg.read_certificates(tmp_path / "copy.parquet") == certificates
+    # The gallery itself as queries: none finds a view of itself.
+    own = rg.certify_pictures(folders[0], encoder, tmp_path / "g", None, tmp_path / "own", **SMALL)
+    assert all(certificate.retrieved != certificate.identity for certificate in own)
+    made.write(tmp_path / "again")
+    assert rg.Gallery.read(tmp_path / "again").views == made.views
+    with pytest.raises(rg.InputError, match="no view set `flip`"):
+        rg.index(folders[0], encoder, 0.1, tmp_path / "h", views="flip", progress=False)

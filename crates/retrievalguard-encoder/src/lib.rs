@@ -16,6 +16,7 @@ pub mod resize;
 pub mod run;
 pub mod synthetic;
 pub mod table;
+pub mod views;
 pub mod work;
 
 pub use check::{EncoderCheck, ModelReport, check_model};

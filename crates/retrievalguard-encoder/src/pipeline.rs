@@ -23,6 +23,7 @@ use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::journal::{Differences, JournalError};
 use retrievalguard::storage::manifest::{Mismatch, StorageError};
 use retrievalguard::storage::sample_cache::CacheError;
+use retrievalguard::views::ViewError;
 use retrievalguard::{ParameterError, SampleError, SmoothingError};
 
 pub(crate) use answer::relevance_of;
@@ -66,6 +67,9 @@ pub enum PipelineError {
         /// Width of the encoder's input.
         width: usize,
     },
+    /// The views make no sense for the encoder's pictures.
+    #[error(transparent)]
+    Views(#[from] ViewError),
     /// The encoder failed or broke its promise.
     #[error(transparent)]
     Smoothing(#[from] SmoothingError),

@@ -123,6 +123,9 @@ pub struct GalleryDescription {
     pub samples: Option<u32>,
     /// Largest norm of a stored vector; radii of half-spaces have a ceiling that depends on it.
     pub largest_norm: f64,
+    /// Views of each item; none where an item is one vector.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub views: Option<usize>,
 }
 
 impl GalleryDescription {
@@ -130,9 +133,10 @@ impl GalleryDescription {
     pub fn new(stored: &GalleryDirectory) -> Self {
         Self {
             digest: stored.digest(),
-            items: stored.gallery.len(),
+            items: stored.gallery.item_count(),
             samples: stored.manifest.provenance.samples,
             largest_norm: largest_norm(&stored.gallery),
+            views: stored.manifest.provenance.views.as_ref().map(|set| set.views().len()),
         }
     }
 }
@@ -426,6 +430,7 @@ pub(crate) mod tests {
                 items: 30,
                 samples: Some(100),
                 largest_norm: 0.9,
+                views: None,
             },
             method: Method::Smoothed(Smoothed::new(procedure, Seed::new(7), Excess::Refuse)),
         }

@@ -72,6 +72,7 @@ fn results() -> ResultTable {
         label: "cat".into(),
         retrieved: "item".into(),
         retrieved_label: "cat".into(),
+        retrieved_view: None,
         nearest_wrong: None,
         certificates: BTreeMap::from([(
             CertificateName::HalfSpace,

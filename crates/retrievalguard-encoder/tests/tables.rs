@@ -56,8 +56,12 @@ fn results() -> ResultTable {
         label: "cat\tor dog".into(),
         retrieved: "item 1".into(),
         retrieved_label: "cow".into(),
-        nearest_wrong: (number > 0)
-            .then(|| WrongItem { identity: format!("item {number}"), label: "cow".into() }),
+        retrieved_view: None,
+        nearest_wrong: (number > 0).then(|| WrongItem {
+            identity: format!("item {number}"),
+            label: "cow".into(),
+            view: None,
+        }),
         certificates: BTreeMap::from([
             (CertificateName::HalfSpace, Cell { verdict, samples: 1000 }),
             (CertificateName::PaperFrozen, Cell { verdict: Verdict::Abstained, samples: 500 }),
@@ -151,6 +155,7 @@ fn every_radius_comes_back_bit_by_bit() {
             label: "a".into(),
             retrieved: "b".into(),
             retrieved_label: "a".into(),
+            retrieved_view: None,
             nearest_wrong: None,
             certificates: BTreeMap::from([(CertificateName::Vote, Cell { verdict, samples: u32::MAX })]),
         }
@@ -171,6 +176,7 @@ fn certified_by(name: CertificateName, radius: Radius, nearest_wrong: Option<Wro
         label: "a".into(),
         retrieved: "b".into(),
         retrieved_label: "a".into(),
+        retrieved_view: None,
         nearest_wrong,
         certificates: BTreeMap::from([(name, Cell { verdict, samples: 1000 })]),
     };
@@ -179,10 +185,34 @@ fn certified_by(name: CertificateName, radius: Radius, nearest_wrong: Option<Wro
 }
 
 #[test]
+fn the_views_of_items_come_back_and_tables_without_them_have_no_such_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let (parquet, lines) = (folder.path().join("a.parquet"), folder.path().join("b.jsonl"));
+    let plain = results();
+    let rows = plain.rows().iter().enumerate().map(|(number, row)| {
+        let mut row = row.clone();
+        row.retrieved_view = Some(format!("view {number}"));
+        if let Some(wrong) = &mut row.nearest_wrong {
+            wrong.view = Some("mirrored".to_owned());
+        }
+        row
+    });
+    let table = ResultTable::new(plain.sigma(), plain.certificates().to_vec(), rows.collect()).unwrap();
+    table.write_parquet(&parquet, None).unwrap();
+    table.write_json_lines_with_record(&lines, None).unwrap();
+    assert_eq!(read(&parquet).unwrap(), table);
+    assert_eq!(read(&lines).unwrap(), table);
+    assert_ne!(table.digest(None), plain.digest(None));
+    plain.write_parquet(&parquet, None).unwrap();
+    let bytes = fs::read(&parquet).unwrap();
+    assert!(!bytes.windows(5).any(|window| window == b"_view"));
+}
+
+#[test]
 fn an_item_without_a_name_does_not_make_a_table_unreadable() {
     let folder = tempfile::tempdir().unwrap();
     let (parquet, lines) = (folder.path().join("a.parquet"), folder.path().join("b.jsonl"));
-    let nameless = WrongItem { identity: String::new(), label: "cow".into() };
+    let nameless = WrongItem { identity: String::new(), label: "cow".into(), view: None };
     let table = certified_by(CertificateName::Vote, Radius::Finite(0.1), Some(nameless));
     table.write_parquet(&parquet, None).unwrap();
     table.write_json_lines_with_record(&lines, None).unwrap();

@@ -92,6 +92,8 @@ pub struct GalleryFacts {
     pub norm_bound: NormBound,
     /// Samples behind each vector.
     pub samples: Option<SampleCount>,
+    /// Views of each item; none where an item is one vector.
+    pub views: Option<usize>,
 }
 
 /// What is shown of one query; `None` where a picture is gone.

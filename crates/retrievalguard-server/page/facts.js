@@ -16,6 +16,7 @@ export function showFacts(about, forgetToken) {
   fill("sigma", `the standard deviation σ = ${about.sigma}`);
   fill("alpha", `α = ${about.alpha}`);
   fill("input", ` (here ${input.height} × ${input.width} pixels, ${plural(input.channels, "channel")})`);
+  const views = gallery.views ? ` with ${plural(gallery.views.length, "view")} each (${gallery.views.join(", ")})` : "";
   const behind = gallery.samples === null ? "" : `, ${plural(gallery.samples, "noisy copy", "noisy copies")} behind each`;
   const rows = [
     ["noise σ", `${about.sigma} (pixels in [0, 1])`],
@@ -23,7 +24,7 @@ export function showFacts(about, forgetToken) {
     ["failure probability α", `${about.alpha} per answer`],
     ["samples", `at most ${grouped(about.defaults.samples)} by default, after a pilot of ${grouped(about.pilot)}`],
     ["largest radius", about.largest_radius === null ? "not limited by the samples" : `${roundDown(about.largest_radius)}: no query can get more with the default samples`],
-    ["gallery", `${plural(gallery.items, "item")}${behind}${gallery.read_only ? ", read-only" : ""}`],
+    ["gallery", `${plural(gallery.items, "item")}${views}${behind}${gallery.read_only ? ", read-only" : ""}`],
     ["embedding", `${plural(gallery.dimension, "dimension")}, ${gallery.metric} distance`],
     ["adversarial search", `${SEARCHES[about.search] ?? about.search}, at most ${about.limits.search_seconds.toFixed(0)} s`],
     ["engine", about.engine],

@@ -317,7 +317,8 @@ export class Perturbing {
       frame.replaceChildren(thumbnail(nearest.identity, `${nearest.label}, ${nearest.identity}`, nearest.picture));
     }
     byId(`${id}-label`).textContent = label;
-    byId(`${id}-nearest`).textContent = `${nearest.identity}, distance ${nearest.distance.toFixed(4)}`;
+    const view = nearest.view ? `, view: ${nearest.view}` : "";
+    byId(`${id}-nearest`).textContent = `${nearest.identity}${view}, distance ${nearest.distance.toFixed(4)}`;
   }
 }
 

@@ -287,6 +287,8 @@ export class Query {
           thumbnail(item.identity, `${item.label}, ${item.identity}`, item.picture),
           element("span", { class: "item-label" }, item.label),
           element("span", { class: "item-identity", title: item.identity }, item.identity),
+          // Which of the item's stored views was nearest.
+          ...(item.view ? [element("span", { class: "item-view" }, "view: ", item.view)] : []),
           element("span", { class: "item-distance" }, "distance ", item.distance.toFixed(4)))),
     );
   }

@@ -53,6 +53,9 @@ pub(crate) struct Item {
     pub(crate) rank: usize,
     pub(crate) identity: String,
     pub(crate) label: String,
+    /// Which of its views is nearest; absent where items have one vector each
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) view: Option<String>,
     /// Euclidean distance between the query's embedding and the stored vector
     pub(crate) distance: f64,
     /// Whether its picture can be had
@@ -67,6 +70,7 @@ impl Item {
             rank: place + 1,
             identity: gallery.identity(neighbour.row).to_owned(),
             label: gallery.label_name(gallery.label(neighbour.row)).to_owned(),
+            view: gallery.view(neighbour.row).map(str::to_owned),
             distance: neighbour.squared_distance.sqrt(),
             picture: snapshot.picture_path(neighbour.row).is_some(),
         };

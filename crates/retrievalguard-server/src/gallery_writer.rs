@@ -28,9 +28,9 @@ pub(crate) use self::snapshot::Snapshot;
 pub(crate) struct Addition {
     pub(crate) identity: String,
     pub(crate) label: String,
-    /// As the gallery's own vectors were made.
+    /// As the gallery's own vectors were made, one for each view of an item.
     pub(crate) vector: Vec<f32>,
-    /// Of the picture without noise.
+    /// Of the same views without noise.
     pub(crate) clean: Vec<f32>,
     /// As it was sent.
     pub(crate) picture: Vec<u8>,

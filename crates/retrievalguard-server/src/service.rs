@@ -8,7 +8,7 @@ use retrievalguard::certificate::Certifier;
 use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
 use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::manifest::SeedRecord;
+use retrievalguard::storage::manifest::{Provenance, SeedRecord};
 use retrievalguard::{Embedder, Picture, Samples, Seed, Smoother};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::{PictureFormat, PictureLimits, RgbPicture};
@@ -160,7 +160,16 @@ impl Service {
         Ok(answer)
     }
 
-    /// Embeds a picture as the gallery's own were embedded, and adds it.
+    /// The views that an item of the gallery has, of one picture; the picture itself where an item is one vector.
+    fn views(&self, provenance: &Provenance, picture: &Arc<Prepared>) -> Result<Vec<Arc<Prepared>>, Problem> {
+        let Some(set) = &provenance.views else { return Ok(vec![Arc::clone(picture)]) };
+        let views = set.for_shape(self.embedder.input_shape());
+        let views = views.map_err(|error| Problem::unprocessable(error.to_string()))?;
+        let view = |pixels| Arc::new(Prepared { identity: picture.identity.clone(), pixels });
+        Ok(views.of(&picture.pixels).map(view).collect())
+    }
+
+    /// Embeds a picture as the gallery's own were embedded, every view of it, and adds it.
     pub(crate) fn add(
         &self,
         (identity, label): (String, String),
@@ -172,8 +181,9 @@ impl Service {
         if !snapshot.gallery().rows_of(&identity).is_empty() {
             return Err(Problem::conflict(format!("the gallery has an item `{identity}` already")));
         }
-        let clean = ticket.plain(prepared.pixels.clone())?.row(0).to_vec();
         let provenance = snapshot.provenance();
+        let views = self.views(provenance, &prepared)?;
+        let clean = embed_clean(&views, ticket)?;
         let vector = match provenance.samples {
             Some(0) => clean.clone(),
             Some(count) => {
@@ -182,8 +192,12 @@ impl Service {
                     Some(SeedRecord::Secret) | None => secret_seed().map_err(Problem::internal)?,
                 };
                 let noise = (self.settings.sigma, seed);
-                let samples = ticket.samples(&prepared, noise, Stage::Gallery, 0..count)?;
-                samples.mean().iter().map(|&value| value as f32).collect()
+                let mut vector = Vec::with_capacity(clean.len());
+                for view in &views {
+                    let samples = ticket.samples(view, noise, Stage::Gallery, 0..count)?;
+                    vector.extend(samples.mean().iter().map(|&value| value as f32));
+                }
+                vector
             }
             None => {
                 return Err(Problem::conflict(
@@ -229,7 +243,7 @@ impl Service {
             work: self.scheduler.work(),
             backlog: self.scheduler.backlog(),
             inside: self.admission.count(),
-            items: self.gallery.current().gallery().len(),
+            items: self.gallery.current().gallery().item_count(),
             jobs,
         }
     }
@@ -238,12 +252,13 @@ impl Service {
     pub(crate) fn prepare_plain(&self) {
         let started = Instant::now();
         let ticket = self.scheduler.background_ticket();
+        let snapshot = self.gallery.current();
         let embed = |name: &str, bytes: &[u8]| {
             if self.is_closing() {
                 return None;
             }
             let (picture, _) = self.prepare(name, bytes).ok()?;
-            Some(ticket.plain(picture.pixels.clone()).ok()?.row(0).to_vec())
+            embed_clean(&self.views(snapshot.provenance(), &picture).ok()?, &ticket).ok()
         };
         let found = self.gallery.prepare_plain(embed);
         let seconds = started.elapsed().as_secs_f64();
@@ -257,4 +272,13 @@ impl Service {
     pub(crate) fn time_limit(&self) -> Duration {
         Duration::from_secs(self.settings.limits.seconds)
     }
+}
+
+/// Embeddings of pictures without noise, laid end to end.
+fn embed_clean(pictures: &[Arc<Prepared>], ticket: &Ticket) -> Result<Vec<f32>, Problem> {
+    let mut clean = Vec::new();
+    for picture in pictures {
+        clean.extend_from_slice(ticket.plain(picture.pixels.clone())?.row(0));
+    }
+    Ok(clean)
 }

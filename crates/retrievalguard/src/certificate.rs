@@ -52,6 +52,8 @@ mod rows;
 mod separation;
 mod similarity;
 mod thresholds;
+#[cfg(test)]
+mod view_coverage;
 mod vote;
 mod win_rates;
 
@@ -365,7 +367,7 @@ impl<'a> Certifier<'a> {
         }
     }
 
-    /// The stored item nearest to the mean of `samples`: what the smoothed retriever answers.
+    /// The stored item nearest to the mean of `samples`, by its nearest view: what the smoothed retriever answers.
     ///
     /// In deployment it is asked of the pilot; its label is then what gets certified.
     pub fn retrieve(
@@ -445,15 +447,16 @@ impl VisibleRows {
         positives
     }
 
-    /// How many negatives are at least as near to `mean` as the nearest positive; `None` without positives.
+    /// How many wrong items have a row at least as near to `mean` as the nearest positive; `None` without positives.
     pub(crate) fn negatives_before_positives(&self, gallery: &Gallery, mean: &[f64]) -> Option<usize> {
         let nearest = self
             .positives
             .iter()
             .map(|&row| squared_distance(mean, gallery.vector(row)))
             .min_by(f64::total_cmp)?;
-        let before = |&&row: &&usize| squared_distance(mean, gallery.vector(row)) <= nearest;
-        Some(self.negatives.iter().filter(before).count())
+        let before = |row: &usize| squared_distance(mean, gallery.vector(*row)) <= nearest;
+        let before: Vec<usize> = self.negatives.iter().copied().filter(before).collect();
+        Some(gallery.count_items(&before))
     }
 }
 

@@ -30,6 +30,7 @@ mod scores;
 mod search;
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -123,6 +124,43 @@ pub enum GalleryError {
         /// How many items there are.
         items: usize,
     },
+    /// An item has at least one view.
+    #[error("gallery items have no views, wanted at least one")]
+    NoViews,
+    /// Two views cannot be told apart.
+    #[error("two views of a gallery's items are called `{name}`, wanted a name for each")]
+    ViewNames {
+        /// What both are called.
+        name: String,
+    },
+    /// Some item lacks a view.
+    #[error("gallery has {rows} vectors, wanted a multiple of {views}, the views of an item")]
+    ViewCount {
+        /// How many vectors there are.
+        rows: usize,
+        /// How many each item should have.
+        views: usize,
+    },
+    /// The rows of an item are not all its own.
+    #[error("row {row} of the gallery is of item {found}, wanted view `{view}` of {wanted}")]
+    ViewOfAnother {
+        /// The row.
+        row: usize,
+        /// Which view it should be.
+        view: String,
+        /// Name and label of the item that is there.
+        found: String,
+        /// Name and label of the item to which the view should belong.
+        wanted: String,
+    },
+    /// Views go together or not at all.
+    #[error("row {row} of the gallery cannot be removed without the other views of `{identity}`")]
+    PartOfItem {
+        /// The row.
+        row: usize,
+        /// Name of the item.
+        identity: String,
+    },
     /// A component is infinite or not a number.
     #[error(
         "component {component} of gallery item `{identity}` (row {row}) is {value}, wanted a finite number"
@@ -163,7 +201,8 @@ pub enum GalleryError {
 
 /// The stored vectors `v_1..v_N` with their labels and identities.
 ///
-/// One picture may own several rows: identities need not be unique.
+/// An *item* is a row, or, in a gallery [with views](Gallery::with_views), as many consecutive rows as there are views. One
+/// picture may own several items: identities need not be unique.
 #[derive(Clone, Debug)]
 pub struct Gallery {
     vectors: Vec<f32>,
@@ -175,6 +214,8 @@ pub struct Gallery {
     identities: Vec<String>,
     rows_by_identity: Vec<u32>,
     squared_norms: Vec<f64>,
+    /// Names of an item's views; empty where an item is a row.
+    view_names: Vec<String>,
 }
 
 impl Gallery {
@@ -225,7 +266,91 @@ impl Gallery {
             identities,
             rows_by_identity,
             squared_norms,
+            view_names: Vec::new(),
         })
+    }
+
+    /// Says that every item has these views, in consecutive rows and in this order.
+    ///
+    /// Whatever is counted in [items](Gallery::item) then counts an item once, however many of its views are near.
+    ///
+    /// ```
+    /// use retrievalguard::gallery::{Gallery, Metric};
+    ///
+    /// let names = ["cat-1", "cat-1", "dog-1", "dog-1"].map(String::from).to_vec();
+    /// let labels = ["cat", "cat", "dog", "dog"];
+    /// let gallery = Gallery::new(vec![0.0, 1.0, 1.5, 9.0], 1, names, &labels, Metric::Euclidean)?;
+    /// let gallery = gallery.with_views(vec!["as is".to_owned(), "mirrored".to_owned()])?;
+    /// assert_eq!((gallery.len(), gallery.item_count()), (4, 2));
+    /// // Two items, each by its nearest view.
+    /// let found = gallery.nearest_items(&[1.1], 2, |_| &[])?;
+    /// let seen: Vec<_> = found[0].iter().map(|found| (found.row, gallery.view(found.row))).collect();
+    /// assert_eq!(seen, [(1, Some("mirrored")), (2, Some("as is"))]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_views(self, names: Vec<String>) -> Result<Self, GalleryError> {
+        let views = names.len();
+        if views == 0 {
+            return Err(GalleryError::NoViews);
+        }
+        for (place, name) in names.iter().enumerate() {
+            if names[..place].contains(name) {
+                return Err(GalleryError::ViewNames { name: name.clone() });
+            }
+        }
+        if !self.len().is_multiple_of(views) {
+            return Err(GalleryError::ViewCount { rows: self.len(), views });
+        }
+        for row in 0..self.len() {
+            let first = row - row % views;
+            if self.identities[row] != self.identities[first] || self.labels[row] != self.labels[first] {
+                let [found, wanted] = [row, first].map(|row| {
+                    format!("`{}` with label `{}`", self.identities[row], self.label_name(self.labels[row]))
+                });
+                return Err(GalleryError::ViewOfAnother {
+                    row,
+                    view: names[row % views].clone(),
+                    found,
+                    wanted,
+                });
+            }
+        }
+        Ok(Self { view_names: names, ..self })
+    }
+
+    /// Number of views of every item, at least 1.
+    pub fn views(&self) -> usize {
+        self.view_names.len().max(1)
+    }
+
+    /// Names of the views, in the order of an item's rows; none where an item is a row.
+    pub fn view_names(&self) -> &[String] {
+        &self.view_names
+    }
+
+    /// Name of the view that a row is; none where an item is a row.
+    pub fn view(&self, row: usize) -> Option<&str> {
+        self.view_names.get(row % self.views()).map(String::as_str)
+    }
+
+    /// Number of items, at least 1.
+    pub fn item_count(&self) -> usize {
+        self.len() / self.views()
+    }
+
+    /// The item that a row belongs to, below [`Gallery::item_count`] for rows below [`Gallery::len`].
+    pub fn item(&self, row: usize) -> usize {
+        row / self.views()
+    }
+
+    /// The rows of an item, one for each view.
+    pub fn item_rows(&self, item: usize) -> Range<usize> {
+        item * self.views()..(item + 1) * self.views()
+    }
+
+    /// Number of items among ascending rows.
+    pub(crate) fn count_items(&self, rows: &[usize]) -> usize {
+        rows.chunk_by(|&left, &right| self.item(left) == self.item(right)).count()
     }
 
     /// Number of stored vectors, at least 1.
@@ -292,7 +417,7 @@ impl Gallery {
         &self.identities[row]
     }
 
-    /// Rows made from one picture, ascending; what leave-one-out excludes.
+    /// Rows made from one picture, all views of it, ascending; what leave-one-out excludes.
     pub fn rows_of(&self, identity: &str) -> Vec<usize> {
         let name = |row: &u32| self.identities[*row as usize].as_str();
         let start = self.rows_by_identity.partition_point(|row| name(row) < identity);

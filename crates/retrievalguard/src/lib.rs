@@ -62,6 +62,7 @@ mod product;
 mod samples;
 mod smoothing;
 pub mod storage;
+pub mod views;
 
 pub use embedding::{Embedder, EmbedderFailure};
 pub use parameters::{Alpha, NormBound, ParameterError, SampleCount, Seed, Sigma, TargetRadius};

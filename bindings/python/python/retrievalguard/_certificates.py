@@ -121,6 +121,8 @@ class Certificate:
         The stored item nearest to the mean of the samples.
     nearest_wrong, nearest_wrong_label : str or None
         The nearest item that would be a wrong answer.
+    retrieved_view, nearest_wrong_view : str or None
+        Which views of these two are nearest, where items have several.
     at_k : tuple of AtK
         Verdicts for Recall@2 and deeper, if they were asked for.
     decision : str or None
@@ -139,6 +141,8 @@ class Certificate:
     retrieved_label: Optional[str] = None
     nearest_wrong: Optional[str] = None
     nearest_wrong_label: Optional[str] = None
+    retrieved_view: Optional[str] = None
+    nearest_wrong_view: Optional[str] = None
     at_k: tuple[AtK, ...] = ()
     decision: Optional[str] = None
     _steps: Optional[tuple[Step, ...]] = field(default=None, compare=False)
@@ -301,6 +305,8 @@ class Certificates(AbstractSequence[Certificate]):
                 retrieved_label=columns["retrieved_labels"][place],
                 nearest_wrong=columns["nearest_wrong"][place],
                 nearest_wrong_label=columns["nearest_wrong_labels"][place],
+                retrieved_view=columns["retrieved_views"][place],
+                nearest_wrong_view=columns["nearest_wrong_views"][place],
             )
             for name, column in self._table.items()
         }
@@ -479,6 +485,12 @@ class Certificates(AbstractSequence[Certificate]):
             "nearest_wrong_label": [name or "" for name in columns["nearest_wrong_labels"]],
             "sigma": [self.sigma] * rows,
         }
+        for name, views in (
+            ("retrieved_view", columns["retrieved_views"]),
+            ("nearest_wrong_view", columns["nearest_wrong_views"]),
+        ):
+            if any(view is not None for view in views):
+                table[name] = views
         for name, column in self._table.items():
             start = name.replace("-", "_")
             finite = [None if radius is None or math.isinf(radius) else radius for radius in column.radii]

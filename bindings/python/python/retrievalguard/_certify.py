@@ -112,10 +112,10 @@ def certify(
         promise that each row has noise of its own. Otherwise a certifying row that is there twice, in the pilot or in the
         gallery is refused.
     item : int, optional
-        Certify that this row stays first, instead of a label.
+        Certify that the item of this row stays first, by whichever of its views, instead of a label.
     exclude : str, int or sequence, optional
-        Rows that the query must not find, or identities of pictures whose rows it must not find. For many queries one
-        such thing for each.
+        Rows that the query must not find, or identities of pictures whose rows it must not find; a row hides the other
+        views of its item, too. For many queries one such thing for each.
     target_radius : float, optional
         Decide this radius with as few of the samples as possible, in their order (half-space, vote or pairwise alone).
     top_k : int
@@ -290,11 +290,11 @@ def _row(
 ) -> dict[str, Certificate]:
     stored = gallery._stored
 
-    def name(row: Optional[int]) -> tuple[Optional[str], Optional[str]]:
-        return (None, None) if row is None else stored.item(row)
+    def name(row: Optional[int]) -> tuple[Optional[str], Optional[str], Optional[str]]:
+        return (None, None, None) if row is None else stored.item(row)
 
-    retrieved, retrieved_label = name(answer["retrieved"])
-    nearest_wrong, nearest_wrong_label = name(answer["nearest_wrong"])
+    retrieved, retrieved_label, retrieved_view = name(answer["retrieved"])
+    nearest_wrong, nearest_wrong_label, nearest_wrong_view = name(answer["nearest_wrong"])
     return {
         outcome["certificate"]: Certificate(
             certificate=outcome["certificate"],
@@ -309,6 +309,8 @@ def _row(
             retrieved_label=retrieved_label,
             nearest_wrong=nearest_wrong,
             nearest_wrong_label=nearest_wrong_label,
+            retrieved_view=retrieved_view,
+            nearest_wrong_view=nearest_wrong_view,
             at_k=tuple(AtK(k, Verdict(word), radius) for k, (word, radius) in enumerate(outcome["deeper"], 2)),
             decision=outcome["decision"],
             _steps=tuple(Step(*step) for step in outcome["steps"]),
@@ -327,6 +329,8 @@ def _table(rows: list[dict[str, Certificate]], names: tuple[str, ...], settings:
         "retrieved_labels": [row.retrieved_label or "" for row in first],
         "nearest_wrong": [row.nearest_wrong for row in first],
         "nearest_wrong_labels": [row.nearest_wrong_label for row in first],
+        "retrieved_views": [row.retrieved_view for row in first],
+        "nearest_wrong_views": [row.nearest_wrong_view for row in first],
         "certificates": [
             {
                 "certificate": name,

@@ -44,6 +44,9 @@ class Gallery:
         Names of the pictures, ``"0"``, ``"1"``, ... if there are none. One picture may own several rows.
     metric : {"euclidean", "cosine"}
         ``"cosine"`` scales the stored vectors to norm 1.
+    views : sequence of str, optional
+        Names of the views that every item has: as many consecutive rows, of one identity and label, are one item. Without
+        them every row is an item.
 
     Examples
     --------
@@ -56,6 +59,16 @@ class Gallery:
     ([2, 0], [0.5, 2.5])
     >>> gallery.labels[rows[0]]
     'dog'
+
+    Two views of each item; neighbours are items, each by its nearest view:
+
+    >>> names = ["cat-1", "cat-1", "dog-1", "dog-1"]
+    >>> gallery = rg.Gallery([[0.0], [1.0], [1.5], [9.0]], ["cat", "cat", "dog", "dog"], names, views=["as is", "mirrored"])
+    >>> gallery
+    Gallery(2 items with 2 views, 2 labels, dimension 1, euclidean)
+    >>> rows, _ = gallery.nearest([1.1], k=2)
+    >>> [(names[row], gallery.views[row % 2]) for row in rows]
+    [('cat-1', 'mirrored'), ('dog-1', 'as is')]
     """
 
     _stored: _native.Gallery
@@ -66,13 +79,15 @@ class Gallery:
         labels: Sequence[Label],
         identities: Optional[Sequence[str]] = None,
         metric: str = "euclidean",
+        views: Optional[Sequence[str]] = None,
     ) -> None:
         rows = matrix(vectors, "gallery vectors")
         names = [label_text(label) for label in as_list(labels)]
+        kinds = None if views is None else [str(view) for view in as_list(views)]
         if identities is None:
-            identities = [str(row) for row in range(len(rows))]
+            identities = [str(row // max(len(kinds or ()), 1)) for row in range(len(rows))]
         known = [str(identity) for identity in as_list(identities)]
-        self._stored = _native.Gallery(rows, names, known, str(metric))
+        self._stored = _native.Gallery(rows, names, known, str(metric), kinds)
 
     @classmethod
     def _of(cls, stored: _native.Gallery) -> Gallery:
@@ -107,6 +122,10 @@ class Gallery:
         norm_bound : float, optional
             Norm bound ``F`` of the encoder that made the vectors: what the gallery says by itself, else 1.
 
+        Notes
+        -----
+        A gallery with views is written only if it was read from a directory, which says how they were made.
+
         Examples
         --------
         >>> import os, tempfile
@@ -126,7 +145,7 @@ class Gallery:
         table: Union[pandas.DataFrame, polars.DataFrame, pyarrow.Table],
         metric: str = "euclidean",
     ) -> Gallery:
-        """A gallery from a table with the columns ``label``, ``vector`` and perhaps ``identity``.
+        """A gallery from a table with the columns ``label``, ``vector`` and perhaps ``identity`` and ``view``.
 
         Parameters
         ----------
@@ -143,7 +162,7 @@ class Gallery:
         for wanted in ("label", "vector"):
             if wanted not in names:
                 raise InputError(f"the table has no column `{wanted}`, it has {', '.join(map(str, names)) or 'none'}")
-        columns = {name: as_list(table[name]) for name in ("label", "identity") if name in names}
+        columns = {name: as_list(table[name]) for name in ("label", "identity", "view") if name in names}
         vectors = table["vector"]
         rows = vectors.to_numpy() if type(vectors).__module__.startswith("polars") else as_list(vectors)
         if getattr(rows, "dtype", None) == object or isinstance(rows, list):
@@ -151,10 +170,13 @@ class Gallery:
             if len({row.shape for row in rows}) > 1:
                 raise InputError("the vectors of the table differ in length")
             rows = np.stack(rows) if rows else np.empty((0, 0), np.float32)
-        return cls(rows, columns["label"], columns.get("identity"), metric)
+        views = list(dict.fromkeys(columns["view"])) if "view" in columns else None
+        if views and columns["view"] != views * (len(rows) // len(views)):
+            raise InputError(f"the views of the table are not {', '.join(map(str, views))} for each item in turn")
+        return cls(rows, columns["label"], columns.get("identity"), metric, views)
 
     def nearest(self, queries: ArrayLike, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The nearest rows of each query.
+        """The nearest items of each query, each by its nearest row.
 
         Parameters
         ----------
@@ -183,15 +205,28 @@ class Gallery:
         return (found[0], distances[0]) if values.ndim == 1 else (found, distances)
 
     def __len__(self) -> int:
+        """Number of stored vectors: of rows, not of items."""
         return len(self._stored)
 
     def __repr__(self) -> str:
         kinds = len(set(self._stored.labels()))
-        return f"Gallery({len(self)} items, {kinds} labels, dimension {self.dimension}, {self.metric})"
+        views = f" with {len(self.views)} views" if self.views else ""
+        return f"Gallery({self.items} items{views}, {kinds} labels, dimension {self.dimension}, {self.metric})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Where it was read from and how it was made do not travel; scaled vectors stay as they are.
-        return (Gallery, (self.vectors, list(self.labels), list(self.identities), self.metric))
+        views = list(self.views) or None
+        return (Gallery, (self.vectors, list(self.labels), list(self.identities), self.metric, views))
+
+    @property
+    def items(self) -> int:
+        """Number of items: of rows, unless items have several views."""
+        return self._stored.items
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Names of the views, in the order of an item's rows; empty where every row is an item."""
+        return tuple(self._stored.views)
 
     @property
     def dimension(self) -> int:
@@ -205,7 +240,7 @@ class Gallery:
 
     @property
     def vectors(self) -> NDArray[np.float32]:
-        """A copy of the stored vectors, ``(items, dimension)``."""
+        """A copy of the stored vectors, ``(rows, dimension)``."""
         return self._stored.vectors()
 
     @property
@@ -261,7 +296,7 @@ class Gallery:
         """
         import pandas
 
-        columns = {"identity": self.identities, "label": self.labels, "vector": list(self.vectors)}
+        columns = {"identity": self.identities, "label": self.labels, "vector": list(self.vectors), **self._view_column()}
         return pandas.DataFrame(columns)
 
     def to_polars(self) -> polars.DataFrame:
@@ -273,7 +308,7 @@ class Gallery:
         """
         import polars
 
-        columns = {"identity": self._stored.identities(), "label": self._stored.labels()}
+        columns = {"identity": self._stored.identities(), "label": self._stored.labels(), **self._view_column()}
         kind = polars.Array(polars.Float32, self.dimension)
         return polars.DataFrame(columns).with_columns(polars.Series("vector", self.vectors, dtype=kind))
 
@@ -288,7 +323,11 @@ class Gallery:
 
         vectors = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(self.vectors.ravel()), self.dimension)
         columns = {"identity": self._stored.identities(), "label": self._stored.labels(), "vector": vectors}
-        return pyarrow.table(columns)
+        return pyarrow.table({**columns, **self._view_column()})
+
+    def _view_column(self) -> dict[str, list[str]]:
+        """Which view each row is, where items have several."""
+        return {"view": list(self.views) * self.items} if self.views else {}
 
 
 def as_list(values: Any) -> list[Any]:

@@ -25,6 +25,7 @@ def index(
     samples: int = 32,
     seed: Seed = 0,
     metric: str = "euclidean",
+    views: Optional[PathLike] = None,
     excess: str = "refuse",
     format: str = "auto",
     split: Optional[str] = None,
@@ -54,6 +55,9 @@ def index(
         Root of the noise.
     metric : {"euclidean", "cosine"}
         How vectors are compared.
+    views : str or path_like, optional
+        Stores several views of each picture: ``"shifts"``, ``"flips"``, ``"crops"``, ``"rotations"``, ``"all"``, or a TOML
+        file that lists views.
     excess : {"refuse", "project"}
         What happens to embeddings above the norm bound.
     format : str
@@ -78,6 +82,7 @@ def index(
         "samples": count(samples, "samples"),
         "seed": seed_digits(seed),
         "metric": str(metric),
+        "views": None if views is None else os.fspath(views),
         "excess": str(excess),
     }
     chosen = _pictures(pictures, format, split, every, limit, skip_broken)

@@ -290,7 +290,7 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
     }
     tell(format_args!(
         "plan: {queries} queries against {} items, {} + {} noisy copies each, sigma {}, alpha {}",
-        request.gallery.gallery.len(),
+        request.gallery.gallery.item_count(),
         procedure.pilot,
         procedure.samples,
         procedure.sigma,

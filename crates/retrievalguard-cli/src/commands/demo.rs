@@ -293,6 +293,7 @@ fn gallery(
         samples: GALLERY_SAMPLES,
         seed: Seed::new(0),
         metric: Metric::Euclidean,
+        views: None,
         excess: Excess::Refuse,
         broken: BrokenPictures::Fatal,
         threads: arguments.engine.threads(),

@@ -168,11 +168,12 @@ fn print(
     repeated: Repeated,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let ResultRow { identity, label, retrieved, retrieved_label, .. } = row;
+    let ResultRow { identity, label, retrieved, retrieved_label, retrieved_view, .. } = row;
+    let by = |view: &Option<String>| view.as_ref().map(|view| format!(", view {view}")).unwrap_or_default();
     writeln!(out, "query         {identity}, label {label}")?;
-    writeln!(out, "retrieved     {retrieved}, label {retrieved_label}")?;
+    writeln!(out, "retrieved     {retrieved}, label {retrieved_label}{}", by(retrieved_view))?;
     if let Some(wrong) = &row.nearest_wrong {
-        writeln!(out, "nearest wrong {}, label {}", wrong.identity, wrong.label)?;
+        writeln!(out, "nearest wrong {}, label {}{}", wrong.identity, wrong.label, by(&wrong.view))?;
     }
     // The voting retriever has two rules, and an adaptive test has two, too; samples of another engine may choose the other.
     match outcome.explain.value("rule").filter(|_| repeated == Repeated::Exactly) {

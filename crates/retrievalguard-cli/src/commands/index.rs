@@ -7,6 +7,7 @@ use retrievalguard::gallery::Metric;
 use retrievalguard::{Seed, Sigma};
 use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::pipeline::{IndexRequest, index};
+use retrievalguard_encoder::views::view_set;
 
 use crate::arguments::{DataArgs, ModelArgs, tell_skipped};
 use crate::progress::{Progress, tell};
@@ -31,6 +32,9 @@ pub(crate) struct IndexArgs {
     /// Seed of the noise
     #[arg(long, default_value = "0")]
     seed: Seed,
+    /// Stores several views of each picture: shifts, flips, crops, rotations, all, or a TOML file that lists views
+    #[arg(long, value_name = "SET")]
+    views: Option<String>,
     /// Compare by cosine instead of Euclidean distance
     #[arg(long)]
     cosine: bool,
@@ -41,6 +45,7 @@ pub(crate) struct IndexArgs {
 }
 
 pub(super) fn run(arguments: &IndexArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let views = arguments.views.as_deref().map(view_set).transpose()?;
     let embedder = arguments.model.open()?;
     let records = arguments.data.read(&arguments.pictures, Role::Gallery)?.chosen;
     let progress = Progress::new("indexing");
@@ -51,6 +56,7 @@ pub(super) fn run(arguments: &IndexArgs, out: &mut dyn Write) -> anyhow::Result<
         samples: arguments.samples,
         seed: arguments.seed,
         metric: if arguments.cosine { Metric::Cosine } else { Metric::Euclidean },
+        views: views.as_ref(),
         excess: arguments.model.excess(),
         broken: arguments.data.broken(),
         threads: arguments.model.engine.threads(),
@@ -63,9 +69,10 @@ pub(super) fn run(arguments: &IndexArgs, out: &mut dyn Write) -> anyhow::Result<
         tell(format_args!("{} pictures were done before and were not embedded again", report.resumed));
     }
     tell_skipped(&report.skipped);
+    let of_views = views.map(|set| format!(" with {} views each,", set.views().len())).unwrap_or_default();
     writeln!(
         out,
-        "{}: {} items of dimension {}",
+        "{}: {} items{of_views} of dimension {}",
         arguments.gallery.display(),
         report.manifest.items,
         report.manifest.dimension

@@ -121,13 +121,17 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         let items: Vec<_> = nearest
             .iter()
             .map(|item| {
-                json!({
+                let mut shown = json!({
                     "row": item.row,
                     "identity": gallery.identity(item.row),
                     "label": gallery.label_name(gallery.label(item.row)),
                     "distance": item.squared_distance.sqrt(),
                     "path": stored.picture_path(item.row),
-                })
+                });
+                if let Some(view) = gallery.view(item.row) {
+                    shown["view"] = json!(view);
+                }
+                shown
             })
             .collect();
         let value = json!({
@@ -172,9 +176,10 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     }
     writeln!(out, "{again}")?;
     for item in &nearest {
+        let view = gallery.view(item.row).map(|view| format!("  ({view})")).unwrap_or_default();
         writeln!(
             out,
-            "{:>8.4}  {}  {}",
+            "{:>8.4}  {}  {}{view}",
             item.squared_distance.sqrt(),
             gallery.label_name(gallery.label(item.row)),
             gallery.identity(item.row)

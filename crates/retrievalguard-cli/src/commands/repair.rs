@@ -34,6 +34,6 @@ pub(super) fn run(arguments: &RepairArgs, out: &mut dyn Write) -> anyhow::Result
         }
     }
     let stored = GalleryDirectory::read(&arguments.gallery)?;
-    writeln!(out, "{shown}: whole, {} items, {} writes", stored.gallery.len(), stored.writes())?;
+    writeln!(out, "{shown}: whole, {} items, {} writes", stored.gallery.item_count(), stored.writes())?;
     Ok(())
 }

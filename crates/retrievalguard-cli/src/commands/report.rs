@@ -19,6 +19,7 @@ use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::input_values;
 use retrievalguard_encoder::pipeline::run_files::TABLE_FILE;
 use retrievalguard_encoder::table::ResultRow;
+use retrievalguard_encoder::views::view_set;
 use retrievalguard_report::attack::{Attack, AttackFileError};
 use retrievalguard_report::picture::{SIDE, Thumbnail};
 use retrievalguard_report::report::{
@@ -301,6 +302,7 @@ fn facts(
             items: stored.manifest.items,
             dimension: stored.manifest.dimension,
             norm_bound: stored.manifest.provenance.norm_bound,
+            views: stored.manifest.provenance.views.as_ref().map(|set| set.views().len()),
             samples: stored
                 .manifest
                 .provenance
@@ -371,14 +373,22 @@ fn index_command(run: &RunDirectory, gallery: &GalleryDirectory) -> Option<Strin
     // The command reads the folder as it is, so it must find the pictures that were indexed, all of them and no others.
     let found =
         open(&run.inputs.places.directory.join(pictures), Format::Auto, DatasetOptions::default()).ok()?;
-    let same = found.records.len() == gallery.gallery.len()
+    let same = found.records.len() == gallery.gallery.item_count()
         && Some(data_set_digest(&found.records)) == provenance.data_set;
     if !same {
         return None;
     }
+    let views = match &provenance.views {
+        // A set of one's own came from a file that is not known.
+        Some(set) => {
+            let known = view_set(set.name()).ok().filter(|known| known.digest() == set.digest())?;
+            format!(" --views {}", known.name())
+        }
+        None => String::new(),
+    };
     let config = run.inputs.places.contract.as_ref().map(|path| format!(" --contract {}", quoted(path)));
     Some(format!(
-        "retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{} --gallery {}",
+        "retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{views}{} --gallery {}",
         quoted(Path::new(pictures)),
         quoted(&run.inputs.places.model),
         config.unwrap_or_default(),

@@ -114,7 +114,23 @@ fn galleries(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
     ] {
         flip(tallies, kind, &folder.join(file), read);
     }
+    let viewed = sandbox.path("viewed");
+    let read = || {
+        GalleryDirectory::read(&viewed).map(|stored| {
+            let (paths, views) = (stored.paths.clone(), stored.gallery.view_names().to_vec());
+            (content(&stored.gallery, &paths), stored.manifest, views)
+        })
+    };
+    for (kind, file) in [
+        ("gallery with views: items.jsonl", "items.jsonl"),
+        ("gallery with views: manifest.json", "manifest.json"),
+    ] {
+        flip(tallies, kind, &viewed.join(file), read);
+    }
     let at = |name: &str| sandbox.path(name);
+    flip(tallies, "export with views: Parquet", &at("e/views.parquet"), || {
+        import_parquet(&at("e/views.parquet"), None).map(imported)
+    });
     let npy = || import_npy(&at("e/v.npy"), &at("e/l.txt"), Some(&at("e/i.txt")), None).map(imported);
     for (kind, file) in [
         ("export: vectors.npy", "e/v.npy"),
@@ -265,6 +281,8 @@ fn a_flipped_bit_in_any_file_of_a_run_is_refused_or_changes_nothing() {
              --clip-retrieval e/clip --shard-items 7",
         )
         .succeeds();
+    sandbox.run(&format!("index pictures --gallery viewed {ENCODER} --samples 2 --views flips")).succeeds();
+    sandbox.run("export viewed --parquet e/views.parquet").succeeds();
 
     let mut tallies = Vec::new();
     galleries(&sandbox, &mut tallies);

@@ -29,4 +29,5 @@ mod serve_disks;
 mod serve_doors;
 #[cfg(feature = "train")]
 mod train;
+mod views;
 mod workers;

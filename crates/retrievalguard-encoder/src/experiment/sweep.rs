@@ -151,6 +151,7 @@ impl SweepPoint<'_> {
             samples: self.sweep.gallery_samples.get(),
             seed: self.sweep.seed,
             metric: Metric::Euclidean,
+            views: None,
             excess: Excess::Refuse,
             broken: BrokenPictures::Fatal,
             threads: self.context.threads,

@@ -23,7 +23,7 @@ use crate::run::{Procedure, Retriever};
 pub enum Relevant<'a> {
     /// Those with the query's true label.
     Label(&'a str),
-    /// One item.
+    /// The item of this row, every view of it.
     Item(usize),
     /// Those with the label that the pilot retrieves: it is what gets certified, whatever later samples retrieve.
     Retrieved(Retriever),
@@ -34,7 +34,7 @@ pub enum Relevant<'a> {
 pub struct Query<'a> {
     /// What would be right.
     pub relevant: Relevant<'a>,
-    /// Rows of the gallery that it must not see, in any order.
+    /// Rows of the gallery that it must not see, in any order; they hide the other views of their items, too.
     pub excluded: &'a [usize],
 }
 
@@ -279,8 +279,13 @@ impl<'a> QueryCertifier<'a> {
         pilot: Option<&Samples>,
         refused: impl Fn(CertificateError) -> E,
     ) -> Result<(Option<Label>, Relevance), E> {
-        // Rows in any order, and once each.
-        let excluded = Relevance::new(Positives::Absent, query.excluded.to_vec()).excluded;
+        // Rows in any order, and once each. A view that stays visible would be the query's own picture.
+        let gallery = self.gallery();
+        let views = |&row: &usize| {
+            if row < gallery.len() { gallery.item_rows(gallery.item(row)) } else { row..row + 1 }
+        };
+        let excluded = query.excluded.iter().flat_map(views).collect();
+        let excluded = Relevance::new(Positives::Absent, excluded).excluded;
         let label = match query.relevant {
             Relevant::Item(item) => {
                 return Ok((None, Relevance::new(Positives::Item(item), excluded)));
@@ -294,14 +299,14 @@ impl<'a> QueryCertifier<'a> {
         Ok((label, relevance_of(label, excluded)))
     }
 
-    /// The items nearest to a mean of samples, among those that are not excluded.
+    /// The items nearest to a mean of samples, each by its nearest view, among those that are not excluded.
     pub fn nearest(
         &self,
         mean: &[f64],
         count: usize,
         excluded: &[usize],
     ) -> Result<Vec<Neighbour>, CertificateError> {
-        Ok(self.gallery().nearest(mean, count, |_| excluded)?.into_iter().next().unwrap_or_default())
+        Ok(self.gallery().nearest_items(mean, count, |_| excluded)?.into_iter().next().unwrap_or_default())
     }
 
     /// The wrong item that is nearest to a mean of samples.
@@ -408,6 +413,33 @@ mod tests {
         assert!(matches!(answered, Err(CertificateError::NoNegatives)), "{answered:?}");
         let nearest = certifier.nearest(&[0.9, 0.0], 5, &[0]).unwrap();
         assert_eq!(nearest.iter().map(|found| found.row).collect::<Vec<_>>(), [2, 1]);
+    }
+
+    #[test]
+    fn a_hidden_row_hides_every_view_of_its_item() {
+        // The cat's second view is where the query is; the other cat is far away.
+        let vectors = vec![-0.2, 0.9, 0.85, 0.0, -1.0, 0.0, 0.0, -1.0, 9.0, 9.0, 8.0, 8.0];
+        let names = ["cat-1", "cat-1", "dog-1", "dog-1", "cat-2", "cat-2"].map(str::to_owned).to_vec();
+        let labels = ["cat", "cat", "dog", "dog", "cat", "cat"];
+        let gallery = Gallery::new(vectors, 2, names, &labels, Metric::Euclidean).unwrap();
+        let gallery = gallery.with_views(vec!["as is".to_owned(), "mirrored".to_owned()]).unwrap();
+        for name in [CertificateName::HalfSpace, CertificateName::Vote, CertificateName::Pairwise] {
+            let procedure = procedure(&[name], None);
+            let certifier = QueryCertifier::new(&procedure, &gallery);
+            let verdict = |excluded: &[usize]| {
+                let query = Query { relevant: Relevant::Label("cat"), excluded };
+                let answered = certifier.answer(&query, near_cat, |error| error).unwrap();
+                (answered.outcomes[0].verdict, answered.relevance.excluded)
+            };
+            assert!(verdict(&[]).0.radius().is_some(), "{name}");
+            for own in [&[0][..], &[1], &[1, 0, 1]] {
+                assert_eq!(verdict(own), (Verdict::Misretrieved, vec![0, 1]), "{name}, {own:?}");
+            }
+        }
+        // Neighbours are items, each by its nearest view.
+        let procedure = procedure(&[CertificateName::HalfSpace], None);
+        let nearest = QueryCertifier::new(&procedure, &gallery).nearest(&[0.9, 0.0], 5, &[]).unwrap();
+        assert_eq!(nearest.iter().map(|found| found.row).collect::<Vec<_>>(), [1, 3, 5]);
     }
 
     #[test]

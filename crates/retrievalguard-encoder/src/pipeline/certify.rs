@@ -81,6 +81,8 @@ pub struct CertifyReport {
 pub struct QueryAnswer {
     retrieved: String,
     retrieved_label: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retrieved_view: Option<String>,
     nearest_wrong: Option<WrongItem>,
     cells: Vec<(CertificateName, Verdict, u32)>,
     deeper: Vec<Verdict>,
@@ -98,24 +100,35 @@ impl QueryAnswer {
         let gallery = certifier.gallery();
         let name = |neighbour: Neighbour| {
             let row = neighbour.row;
-            (gallery.identity(row).to_owned(), gallery.label_name(gallery.label(row)).to_owned())
+            let label = gallery.label_name(gallery.label(row)).to_owned();
+            (gallery.identity(row).to_owned(), label, gallery.view(row).map(str::to_owned))
         };
         let wrong = certifier.nearest_wrong(&mean, &relevance).map_err(&refused)?;
         let nearest = certifier.nearest(&mean, 1, &relevance.excluded).map_err(refused)?;
-        let (retrieved, retrieved_label) = nearest.first().copied().map(name).unwrap_or_default();
-        let nearest_wrong = wrong.map(name).map(|(identity, label)| WrongItem { identity, label });
+        let (retrieved, retrieved_label, retrieved_view) =
+            nearest.first().copied().map(name).unwrap_or_default();
+        let nearest_wrong =
+            wrong.map(name).map(|(identity, label, view)| WrongItem { identity, label, view });
         let cell = |outcome: Outcome| (outcome.name, outcome.verdict, outcome.samples);
         let cells = outcomes.into_iter().map(cell).collect();
-        Ok(Self { retrieved, retrieved_label, nearest_wrong, cells, deeper })
+        Ok(Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper })
     }
 
     /// The row of a table, and the verdicts for Recall@2 and deeper.
     pub(super) fn into_row(self, identity: &str, label: &str) -> (ResultRow, Vec<Verdict>) {
-        let Self { retrieved, retrieved_label, nearest_wrong, cells, deeper } = self;
+        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper } = self;
         let certificates: BTreeMap<CertificateName, Cell> =
             cells.into_iter().map(|(name, verdict, samples)| (name, Cell { verdict, samples })).collect();
         let (identity, label) = (identity.to_owned(), label.to_owned());
-        let row = ResultRow { identity, label, retrieved, retrieved_label, nearest_wrong, certificates };
+        let row = ResultRow {
+            identity,
+            label,
+            retrieved,
+            retrieved_label,
+            retrieved_view,
+            nearest_wrong,
+            certificates,
+        };
         (row, deeper)
     }
 }
@@ -284,8 +297,12 @@ impl OwnRows {
                 PictureSource::File(_) => request.queries.picture_digest(position),
                 PictureSource::Grey { .. } => None,
             };
-            let other = |&row: &usize| stored.picture_path(row).and_then(|path| Digest::of_file(&path).ok());
-            let others: Vec<Option<Digest>> = rows.iter().map(other).collect();
+            let other = |row: usize| stored.picture_path(row).and_then(|path| Digest::of_file(&path).ok());
+            // Views of an item are of one picture, which is read once.
+            let items =
+                rows.chunk_by(|&left, &right| stored.gallery.item(left) == stored.gallery.item(right));
+            let others: Vec<Option<Digest>> =
+                items.flat_map(|views| vec![other(views[0]); views.len()]).collect();
             namesakes += usize::from(own.is_none() || others.contains(&None));
             let same = rows.iter().zip(others).filter(|(_, other)| own.is_some() && *other == own);
             same.map(|(&row, _)| row).collect()

@@ -7,7 +7,8 @@ use retrievalguard::gallery::{Gallery, Metric};
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::write;
 use retrievalguard::storage::manifest::{Engine, GalleryDirectory, GalleryManifest, Provenance, SeedRecord};
-use retrievalguard::{Embedder, Excess, Seed, Sigma, Smoother};
+use retrievalguard::views::ViewSet;
+use retrievalguard::{Embedder, Excess, Picture, Seed, Sigma, Smoother};
 use serde_json::json;
 
 use super::resumable::FinishedRun;
@@ -31,6 +32,8 @@ pub struct IndexRequest<'a> {
     pub seed: Seed,
     /// How vectors will be compared.
     pub metric: Metric,
+    /// The views that every item gets; without them an item is the picture as it is.
+    pub views: Option<&'a ViewSet>,
     /// What happens to embeddings above the norm bound.
     pub excess: Excess,
     /// What happens to broken pictures.
@@ -60,7 +63,8 @@ pub fn index(
 ) -> Result<IndexReport, PipelineError> {
     let IndexRequest { records, embedder, broken, .. } = *request;
     let data_set = records.digest();
-    let description = EncoderDescription::new(embedder).beside(json!({
+    let views = request.views.map(|set| set.for_shape(embedder.input_shape())).transpose()?;
+    let mut decides = json!({
         "command": "index",
         "tool": env!("CARGO_PKG_VERSION"),
         "sigma": request.sigma,
@@ -69,7 +73,11 @@ pub fn index(
         "metric": request.metric,
         "project": request.excess == Excess::Project,
         "data_set": data_set,
-    }));
+    });
+    if let Some(set) = request.views {
+        decides["views"] = json!(set);
+    }
+    let description = EncoderDescription::new(embedder).beside(decides);
     std::fs::create_dir_all(directory)
         .map_err(|error| retrievalguard::storage::atomic::WriteError::new(directory, error))?;
     // Said before the work: a gallery with acknowledged writes is not replaced.
@@ -82,37 +90,52 @@ pub fn index(
         Smoother::new(embedder, request.sigma, request.seed).batch(request.batch).excess(request.excess);
     let finished = run.finish(request.threads, observer, |position| {
         inputs.with(position, |_, picture| {
-            let vector: Vec<f32> = if request.samples == 0 {
-                smoother.clean(picture)?
-            } else {
+            let embed = |picture: &Picture<'_>| -> Result<Vec<f32>, PipelineError> {
+                if request.samples == 0 {
+                    return Ok(smoother.clean(picture)?);
+                }
                 let smoothed = smoother.mean(picture, Stage::Gallery, 0..request.samples)?;
-                smoothed.mean.iter().map(|&value| value as f32).collect()
+                Ok(smoothed.mean.iter().map(|&value| value as f32).collect())
             };
+            let mut vector = Vec::new();
+            match &views {
+                None => vector = embed(picture)?,
+                Some(views) => {
+                    for pixels in views.of(picture.pixels) {
+                        vector.extend(embed(&Picture { pixels: &pixels, ..*picture })?);
+                    }
+                }
+            }
             // Hexadecimal digits of the f32 bits: a vector comes back as it was.
             Ok(vector.iter().map(|value| format!("{:08x}", value.to_bits())).collect::<String>())
         })
     })?;
     let FinishedRun { outcomes, resumed, journal } = finished;
 
-    let dimension = embedder.dimension();
+    let (dimension, rows) = (embedder.dimension(), request.views.map_or(1, |set| set.views().len()));
     let (mut vectors, mut identities, mut labels) = (Vec::new(), Vec::new(), Vec::new());
     let (mut paths, mut skipped) = (Vec::new(), Vec::new());
     for (record, outcome) in records.iter().zip(outcomes) {
         match outcome {
             PictureOutcome::Done(bits) => {
-                let values: Option<Vec<f32>> = (0..dimension)
+                let values: Option<Vec<f32>> = (0..rows * dimension)
                     .map(|place| bits.get(8 * place..8 * place + 8))
                     .map(|digits| u32::from_str_radix(digits?, 16).ok().map(f32::from_bits))
                     .collect();
-                let wrong =
-                    || PipelineError::Record { path: path.display().to_string(), record: identities.len() };
+                let wrong = || PipelineError::Record {
+                    path: path.display().to_string(),
+                    record: identities.len() / rows,
+                };
                 vectors.extend(values.ok_or_else(wrong)?);
-                identities.push(record.identity.clone());
-                labels.push(record.label.as_str());
-                paths.push(match &record.source {
+                let path = match &record.source {
                     PictureSource::File(path) => Some(path.display().to_string()),
                     PictureSource::Grey { .. } => None,
-                });
+                };
+                for _ in 0..rows {
+                    identities.push(record.identity.clone());
+                    labels.push(record.label.as_str());
+                    paths.push(path.clone());
+                }
             }
             PictureOutcome::Skipped(reason) => skipped.push((record.identity.clone(), reason)),
         }
@@ -120,7 +143,10 @@ pub fn index(
     if identities.is_empty() {
         return Err(PipelineError::NothingLeft { skipped: skipped.len() });
     }
-    let gallery = Gallery::new(vectors, dimension, identities, &labels, request.metric)?;
+    let mut gallery = Gallery::new(vectors, dimension, identities, &labels, request.metric)?;
+    if let Some(set) = request.views {
+        gallery = gallery.with_views(set.names())?;
+    }
     let report = embedder.report();
     let provenance = Provenance {
         sigma: (request.samples > 0).then_some(request.sigma),
@@ -131,6 +157,7 @@ pub fn index(
         contract: embedder.model_config().hash().parse().ok(),
         engine: Some(Engine { name: report.engine.to_string(), version: report.version.clone() }),
         data_set: Some(data_set),
+        views: request.views.cloned(),
     };
     // Kept so that a later mismatch can say what differs; the manifest holds its digest.
     write(&directory.join(MODEL_CONFIG_FILE), embedder.model_config().to_toml().as_bytes())?;

@@ -3,8 +3,10 @@
 //! | form | files |
 //! |---|---|
 //! | arrays | `vectors.npy` (f32, one row per item), labels and identities as text, one per line |
-//! | Parquet | columns `identity`, `label`, `vector` (list of float), and `path` if known |
+//! | Parquet | columns `identity`, `label`, `vector` (list of float), `path` if known, and `view` if items have several |
 //! | clip-retrieval | `img_emb/img_emb_0.npy` …, `metadata/metadata_0.parquet` … with `image_path` and `label` or `caption` |
+//!
+//! An item with several views has as many rows, one after the other.
 //!
 //! Each comes with the gallery's manifest: in the metadata of the Parquet file, as `vectors.npy.json` beside the array, as
 //! `retrievalguard.json` in the folder. What is imported with a manifest is checked against it, every vector, identity, label
@@ -35,6 +37,7 @@ use retrievalguard::gallery::{Gallery, Metric};
 use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard::storage::manifest::{GalleryManifest, Provenance};
 use retrievalguard::storage::npy;
+use retrievalguard::views::ViewSet;
 
 use super::TableError;
 use super::columns::{self, Column, Table};
@@ -60,12 +63,20 @@ pub struct ImportedGallery {
 struct Found {
     vectors: Vec<f32>,
     dimension: usize,
-    identities: Vec<String>,
+    /// Items are called by their numbers if there are none.
+    identities: Option<Vec<String>>,
     labels: Vec<String>,
     paths: Vec<Option<String>>,
+    /// Which view each row is, if the file says so.
+    views: Option<Vec<Option<String>>>,
 }
 
 impl Found {
+    /// The gallery that the files of an export hold, before its manifest is written.
+    fn exported(self, path: &Path, gallery: &Gallery) -> Result<ImportedGallery, TableError> {
+        self.gallery(path, gallery.metric(), gallery.view_names())
+    }
+
     /// The gallery, if it is the one of its manifest; `metric` is what was asked for.
     fn settle(
         self,
@@ -73,18 +84,40 @@ impl Found {
         manifest: Option<GalleryManifest>,
         metric: Option<Metric>,
     ) -> Result<ImportedGallery, TableError> {
-        let Self { vectors, dimension, identities, labels, paths } = self;
         let stored = manifest.as_ref().map(|manifest| manifest.metric);
         if let Some((found, wanted)) = stored.zip(metric).filter(|(stored, asked)| stored != asked) {
             return Err(TableError::Metric { path: path.to_owned(), found, wanted });
         }
         let metric = stored.or(metric).unwrap_or(Metric::Euclidean);
-        let gallery = Gallery::new(vectors, dimension, identities, &labels, metric)
-            .map_err(|source| TableError::Gallery { path: path.to_owned(), source })?;
-        if let Some(manifest) = &manifest {
-            manifest.check_content(&gallery, &paths, path)?;
+        let views = manifest.as_ref().and_then(|manifest| manifest.provenance.views.as_ref());
+        let mut imported = self.gallery(path, metric, &views.map(ViewSet::names).unwrap_or_default())?;
+        if let Some(manifest) = manifest {
+            manifest.check_content(&imported.gallery, &imported.paths, path)?;
+            imported.provenance = Some(manifest.provenance);
         }
-        Ok(ImportedGallery { gallery, paths, provenance: manifest.map(|manifest| manifest.provenance) })
+        Ok(imported)
+    }
+
+    /// The gallery whose items have these views; rows that are named as others are refused.
+    fn gallery(self, path: &Path, metric: Metric, names: &[String]) -> Result<ImportedGallery, TableError> {
+        let Self { vectors, dimension, identities, labels, paths, views } = self;
+        let each = names.len().max(1);
+        for (row, found) in views.iter().flatten().enumerate() {
+            let wanted = names.get(row % each);
+            if found.as_ref() != wanted {
+                let found = found.as_deref().unwrap_or("none");
+                let wanted = wanted.map(String::as_str).unwrap_or_default();
+                return Err(TableError::value(path, row, "view", found, &format!("`{wanted}`")));
+            }
+        }
+        let identities =
+            identities.unwrap_or_else(|| (0..labels.len()).map(|row| (row / each).to_string()).collect());
+        let mut gallery = Gallery::new(vectors, dimension, identities, &labels, metric);
+        if !names.is_empty() {
+            gallery = gallery.and_then(|gallery| gallery.with_views(names.to_vec()));
+        }
+        let gallery = gallery.map_err(|source| TableError::Gallery { path: path.to_owned(), source })?;
+        Ok(ImportedGallery { gallery, paths, provenance: None })
     }
 }
 
@@ -129,11 +162,11 @@ pub fn export_npy(
     if let Some((path, text)) = identity_text {
         atomic::write(path, text.as_bytes())?;
     }
-    let found = find_npy(vectors, labels, identities)?.settle(vectors, None, Some(gallery.metric()))?;
+    let found = find_npy(vectors, labels, identities)?.exported(vectors, gallery)?;
     write_manifest(&manifest_beside(vectors), &found, provenance)
 }
 
-/// Reads vectors from `.npy` and names from text; without identities an item is called by its row.
+/// Reads vectors from `.npy` and names from text; without identities an item is called by its number.
 ///
 /// The metric is that of the manifest, or the one that is asked for, or Euclidean.
 pub fn import_npy(
@@ -164,13 +197,13 @@ fn find_npy(vectors: &Path, labels: &Path, identities: Option<&Path>) -> Result<
             if identities.len() != matrix.rows {
                 return Err(count(path, "identities", identities.len()));
             }
-            identities
+            Some(identities)
         }
-        None => (0..matrix.rows).map(|row| row.to_string()).collect(),
+        None => None,
     };
     let paths = vec![None; matrix.rows];
     let (vectors, dimension) = (matrix.values, matrix.columns);
-    Ok(Found { vectors, dimension, identities, labels: names, paths })
+    Ok(Found { vectors, dimension, identities, labels: names, paths, views: None })
 }
 
 /// Reads names from text, one per line.
@@ -205,6 +238,10 @@ pub fn export_parquet(
     if !paths.is_empty() {
         columns.push(("path".to_owned(), Column::OptionalText(paths.iter().map(Option::as_deref).collect())));
     }
+    if !gallery.view_names().is_empty() {
+        let views = (0..gallery.len()).map(|row| gallery.view(row).unwrap_or_default()).collect();
+        columns.push(("view".to_owned(), Column::Text(views)));
+    }
     let manifest = GalleryManifest::describe(gallery, paths, provenance.clone());
     let metadata = [(MANIFEST_KEY.to_owned(), manifest.sealed())];
     columns::write(path, gallery.len(), &columns, &metadata)
@@ -224,14 +261,13 @@ pub fn import_parquet(path: &Path, metric: Option<Metric>) -> Result<ImportedGal
     }
     let manifest = entry.map(|(_, text)| GalleryManifest::parse(text.as_bytes(), path)).transpose()?;
     let labels = table.text("label")?;
-    let identities = if table.has("identity") {
-        table.text("identity")?
-    } else {
-        (0..table.rows()).map(|row| row.to_string()).collect()
-    };
+    let identities = if table.has("identity") { Some(table.text("identity")?) } else { None };
+    // In files of other programs a column of this name may be anything.
+    let named = manifest.as_ref().is_some_and(|manifest| manifest.provenance.views.is_some());
+    let views = if named && table.has("view") { Some(table.optional_text("view")?) } else { None };
     let paths = if table.has("path") { table.optional_text("path")? } else { vec![None; table.rows()] };
     let (vectors, dimension) = table.vectors("vector")?;
-    Found { vectors, dimension, identities, labels, paths }.settle(path, manifest, metric)
+    Found { vectors, dimension, identities, labels, paths, views }.settle(path, manifest, metric)
 }
 
 /// Writes the folders of clip-retrieval, so many items per shard, and the manifest beside them.
@@ -278,7 +314,7 @@ pub fn export_clip_retrieval(
         ];
         columns::write(&tables.join(name("metadata", "parquet")), end - start, &columns, &[])?;
     }
-    let found = find_clip_retrieval(directory, None)?.settle(directory, None, Some(gallery.metric()))?;
+    let found = find_clip_retrieval(directory, None)?.exported(directory, gallery)?;
     write_manifest(&directory.join(CLIP_MANIFEST), &found, provenance)
 }
 
@@ -345,7 +381,8 @@ fn find_clip_retrieval(directory: &Path, label_column: Option<&str>) -> Result<F
             partner: directory.join(format!("img_emb/img_emb_{number}.npy")),
         });
     }
-    Ok(Found { vectors, dimension: dimension.unwrap_or(0), identities, labels, paths })
+    let identities = Some(identities);
+    Ok(Found { vectors, dimension: dimension.unwrap_or(0), identities, labels, paths, views: None })
 }
 
 /// Shards of a folder by number: `img_emb_007.npy` is number 7. A folder that is not there has none.

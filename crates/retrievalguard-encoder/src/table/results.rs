@@ -41,6 +41,9 @@ pub struct WrongItem {
     pub identity: String,
     /// Its label.
     pub label: String,
+    /// Which of its views is nearest, if items have several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<String>,
 }
 
 /// One query.
@@ -54,6 +57,8 @@ pub struct ResultRow {
     pub retrieved: String,
     /// Its label.
     pub retrieved_label: String,
+    /// Which of its views is nearest, if items have several.
+    pub retrieved_view: Option<String>,
     /// The nearest item that would be a wrong answer; unknown in tables of other programs.
     pub nearest_wrong: Option<WrongItem>,
     /// What every requested certificate says.
@@ -84,6 +89,7 @@ impl ResultRow {
 ///     label: "cat".into(),
 ///     retrieved: "cat-1".into(),
 ///     retrieved_label: "cat".into(),
+///     retrieved_view: None,
 ///     nearest_wrong: None,
 ///     certificates: BTreeMap::from([(CertificateName::HalfSpace, cell)]),
 /// };

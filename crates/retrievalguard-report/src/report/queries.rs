@@ -74,17 +74,17 @@ fn query(prepared: &Prepared<'_>, row: &ResultRow, pictures: &RowPictures, varie
         tr role="row" {
             td.picture role="cell" data-label="query" data-sort=(row.identity) {
                 (picture(pictures.query.as_ref(), "Query", &row.identity))
-                (caption(&row.identity, &row.label))
+                (caption(&row.identity, &row.label, None))
             }
             td.picture.wrong[!right] role="cell" data-label=(if right { "retrieved" } else { "retrieved: wrong" })
                 data-sort=(row.retrieved) {
                 (picture(pictures.retrieved.as_ref(), "Retrieved item", &row.retrieved))
-                (caption(&row.retrieved, &row.retrieved_label))
+                (caption(&row.retrieved, &row.retrieved_label, row.retrieved_view.as_deref()))
             }
             td.picture role="cell" data-label="nearest wrong" data-sort=(wrong.map_or("", |item| &item.identity)) {
                 @if let Some(item) = wrong {
                     (picture(pictures.nearest_wrong.as_ref(), "Nearest wrong item", &item.identity))
-                    (caption(&item.identity, &item.label))
+                    (caption(&item.identity, &item.label, item.view.as_deref()))
                 } @else { span.muted { "unknown" } }
             }
             td.picture role="cell" data-label="changed by r" data-sort=(rank(cell)) {
@@ -140,6 +140,11 @@ fn picture(shown: Option<&Thumbnail>, what: &str, name: &str) -> Markup {
     }
 }
 
-fn caption(identity: &str, label: &str) -> Markup {
-    html! { span.name { (identity) } span.label { (label) } }
+/// Name and label of a picture, and which view of it was nearest, if items have several.
+fn caption(identity: &str, label: &str, view: Option<&str>) -> Markup {
+    html! {
+        span.name { (identity) }
+        span.label { (label) }
+        @if let Some(view) = view { span.view { "view: " (view) } }
+    }
 }

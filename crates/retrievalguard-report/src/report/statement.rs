@@ -227,7 +227,8 @@ pub(super) fn facts(prepared: &Prepared<'_>) -> Markup {
     if let Some(gallery) = facts.gallery {
         let behind =
             gallery.samples.map_or(String::new(), |count| format!(", {count} noisy copies behind each"));
-        rows.push(("gallery", format!("{} items{behind}", in_thousands(gallery.items as u64))));
+        let views = gallery.views.map(|count| format!(" with {count} views each")).unwrap_or_default();
+        rows.push(("gallery", format!("{} items{views}{behind}", in_thousands(gallery.items as u64))));
         rows.push((
             "embedding",
             format!("{} dimensions, norm at most {}", gallery.dimension, gallery.norm_bound),

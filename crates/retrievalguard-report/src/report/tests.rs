@@ -26,9 +26,12 @@ fn table(rows: usize, certificates: &[CertificateName]) -> ResultTable {
             label: HOSTILE.to_owned(),
             retrieved: "item".to_owned(),
             retrieved_label: if number.is_multiple_of(5) { "other".to_owned() } else { HOSTILE.to_owned() },
-            nearest_wrong: number
-                .is_multiple_of(2)
-                .then(|| WrongItem { identity: "wrong".to_owned(), label: "wrong".to_owned() }),
+            retrieved_view: (number % 3 == 1).then(|| HOSTILE.to_owned()),
+            nearest_wrong: number.is_multiple_of(2).then(|| WrongItem {
+                identity: "wrong".to_owned(),
+                label: "wrong".to_owned(),
+                view: None,
+            }),
             certificates: certificates.iter().map(|&name| (name, Cell { verdict, samples: 1_000 })).collect(),
         }
     };
@@ -47,7 +50,13 @@ fn facts() -> Facts {
         tool: "0.1.0".to_owned(),
         finished: Some(1_794_797_415),
         digests: vec![("model".to_owned(), "c796bc19".to_owned())],
-        gallery: Some(GalleryFacts { items: 300, dimension: 64, norm_bound: NormBound::UNIT, samples: None }),
+        gallery: Some(GalleryFacts {
+            items: 300,
+            dimension: 64,
+            norm_bound: NormBound::UNIT,
+            samples: None,
+            views: None,
+        }),
         input: Some([3, 32, 32]),
     }
 }

@@ -45,6 +45,9 @@ struct AboutGallery {
     /// Name of its folder
     name: String,
     items: usize,
+    /// Names of the views that every item has; absent where items have one vector each
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    views: Vec<String>,
     labels: usize,
     dimension: usize,
     /// `euclidean` or `cosine`
@@ -121,7 +124,8 @@ pub(crate) async fn about(
         may_write: context.role == Some(Role::Write) && !service.gallery.is_read_only(),
         gallery: AboutGallery {
             name,
-            items: gallery.len(),
+            items: gallery.item_count(),
+            views: gallery.view_names().to_vec(),
             labels: gallery.label_count(),
             dimension: gallery.dimension(),
             metric: match gallery.metric() {

@@ -91,10 +91,11 @@ pub(crate) async fn list(State(service): State<Arc<Service>>, uri: Uri) -> Resul
     let limit = fields.number("limit", 1, PAGE)?.unwrap_or(50) as usize;
     let snapshot = service.gallery.current();
     let gallery = snapshot.gallery();
+    let first_rows = (0..gallery.item_count()).map(|item| gallery.item_rows(item).start);
     let rows: Vec<usize> = match fields.text("label").map(|name| gallery.label_named(name)) {
-        None => (0..gallery.len()).collect(),
+        None => first_rows.collect(),
         Some(None) => Vec::new(),
-        Some(Some(label)) => (0..gallery.len()).filter(|&row| gallery.label(row) == label).collect(),
+        Some(Some(label)) => first_rows.filter(|&row| gallery.label(row) == label).collect(),
     };
     let items = rows.iter().skip(offset).take(limit).map(|&row| GalleryItem::new(&snapshot, row)).collect();
     Ok(Json(ItemList { total: rows.len(), offset, items }))
@@ -127,7 +128,7 @@ pub(crate) async fn labels(State(service): State<Arc<Service>>) -> Json<LabelLis
     let snapshot = service.gallery.current();
     let gallery = snapshot.gallery();
     let mut counts = std::collections::BTreeMap::<&str, usize>::new();
-    for &label in gallery.labels() {
+    for &label in gallery.labels().iter().step_by(gallery.views()) {
         *counts.entry(gallery.label_name(label)).or_default() += 1;
     }
     let labels =
@@ -157,7 +158,7 @@ pub(crate) struct AddParameters {
 
 /// Add an item
 ///
-/// The picture is embedded as the gallery's own were. The answer comes when the item is on disk.
+/// The picture is embedded as the gallery's own were, in every view that they have. The answer comes when the item is on disk.
 #[utoipa::path(
     post,
     path = "/v1/items",
@@ -186,7 +187,9 @@ pub(crate) async fn add(
         Some(identity) => name("identity", identity)?,
         None => format!("added/{:.16}", Digest::of_bytes(form.picture())),
     };
-    let passes = 1 + u64::from(service.gallery.current().provenance().samples.unwrap_or(0));
+    let current = service.gallery.current();
+    let each = 1 + u64::from(current.provenance().samples.unwrap_or(0));
+    let passes = each * current.gallery().views() as u64;
     slot.promise(passes, service.scheduler.speed())?;
     let ticket = Arc::new(service.scheduler.ticket());
     let limit = service.time_limit();
@@ -254,7 +257,7 @@ pub(crate) async fn show(
 /// A gallery without an item
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Removed {
-    /// How many vectors it had
+    /// How many vectors it had, one for each view
     removed: usize,
     /// Version of the gallery without it
     gallery: String,

@@ -12,7 +12,7 @@ use retrievalguard_encoder::dataset::{PictureSource, Record, Role, data_set_dige
 
 use super::snapshot::Snapshot;
 
-/// Largest gallery whose pictures are embedded once more for the plain retriever.
+/// Most vectors that are embedded once more for the plain retriever.
 const MOST_PLAIN: usize = 20_000;
 
 /// How the plain retriever's gallery stands.
@@ -36,7 +36,7 @@ impl PlainState {
     }
 }
 
-/// Embeddings of clean pictures, by identity.
+/// Embeddings of clean pictures, of every view one after the other, by identity.
 #[derive(Default)]
 pub(super) struct CleanEmbeddings(pub(super) HashMap<String, Vec<f32>>);
 
@@ -48,12 +48,13 @@ impl CleanEmbeddings {
         embed: impl Fn(&str, &[u8]) -> Option<Vec<f32>>,
     ) -> Option<Self> {
         let gallery = snapshot.gallery();
+        let items = gallery.item_count();
         let distinct: HashSet<&str> = (0..gallery.len()).map(|row| gallery.identity(row)).collect();
-        if gallery.len() > MOST_PLAIN || distinct.len() < gallery.len() || !pictures_are_whole(directory) {
+        if gallery.len() > MOST_PLAIN || distinct.len() < items || !pictures_are_whole(directory) {
             return None;
         }
-        let mut clean = HashMap::with_capacity(gallery.len());
-        for row in 0..gallery.len() {
+        let mut clean = HashMap::with_capacity(items);
+        for row in (0..items).map(|item| gallery.item_rows(item).start) {
             let bytes = std::fs::read(snapshot.picture_path(row)?).ok()?;
             let identity = gallery.identity(row);
             clean.insert(identity.to_owned(), embed(identity, &bytes)?);
@@ -67,19 +68,26 @@ impl CleanEmbeddings {
         let (mut identities, mut labels) = (Vec::new(), Vec::new());
         for row in 0..gallery.len() {
             let identity = gallery.identity(row);
-            vectors.extend_from_slice(self.0.get(identity)?);
+            if row % gallery.views() == 0 {
+                vectors.extend_from_slice(self.0.get(identity)?);
+            }
             identities.push(identity.to_owned());
             labels.push(gallery.label_name(gallery.label(row)));
         }
-        Gallery::new(vectors, gallery.dimension(), identities, &labels, gallery.metric()).ok()
+        let plain = Gallery::new(vectors, gallery.dimension(), identities, &labels, gallery.metric()).ok()?;
+        if gallery.view_names().is_empty() {
+            return Some(plain);
+        }
+        plain.with_views(gallery.view_names().to_vec()).ok()
     }
 }
 
 /// Whether the pictures of the gallery as it was made are whole files that have not changed since.
 fn pictures_are_whole(directory: &Path) -> bool {
     let Ok(base) = GalleryDirectory::read_base(directory) else { return false };
-    let records: Option<Vec<Record>> = (0..base.gallery.len())
-        .map(|row| {
+    let records: Option<Vec<Record>> = (0..base.gallery.item_count())
+        .map(|item| {
+            let row = base.gallery.item_rows(item).start;
             Some(Record {
                 identity: base.gallery.identity(row).to_owned(),
                 source: PictureSource::File(base.paths.get(row)?.as_deref()?.into()),

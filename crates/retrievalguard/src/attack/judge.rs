@@ -149,7 +149,7 @@ impl<'a> Judge<'a> {
                 .map(|row| gallery.label(row))
                 .find(|label| label.index() == number)
                 .map_or(Positives::Absent, Positives::Label),
-            Positives::Item(_) => Positives::Item(number),
+            Positives::Item(_) => Positives::Item(gallery.item_rows(number).start),
         }
     }
 
@@ -161,7 +161,7 @@ impl<'a> Judge<'a> {
             RowRelevance::Positive => false,
             RowRelevance::Negative => match positives {
                 Positives::Label(label) => gallery.label(row) != label,
-                Positives::Item(item) => row != item,
+                Positives::Item(item) => gallery.item(row) != gallery.item(item),
                 Positives::Absent => true,
             },
         };

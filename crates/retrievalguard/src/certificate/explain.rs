@@ -240,6 +240,7 @@ pub fn statement_in_words(reference: &str) -> Option<&'static str> {
             "theory 12.2",
             "a bet may depend on every sample before the one it is about; the radii that are tried may not",
         ),
+        ("theory 13", "an item counts once, however many of its views are near; its weakest view decides"),
         ("theory 3", "every noisy copy votes for the label of the item that is nearest to it"),
     ];
     table.iter().find(|(prefix, _)| reference.starts_with(prefix)).map(|&(_, words)| words)

@@ -148,8 +148,8 @@ impl<'a> Certifier<'a> {
         if options.top_k == 0 {
             return Err(CertificateError::TopKZero);
         }
-        if options.top_k > visible.negatives.len() {
-            let negatives = visible.negatives.len();
+        let negatives = self.gallery.count_items(&visible.negatives);
+        if options.top_k > negatives {
             return Err(CertificateError::TopKTooLarge { top_k: options.top_k, negatives });
         }
         let chooser = self.chooser(pilot, samples.get(), options, rungs);
@@ -251,7 +251,8 @@ impl HalfSpacePlan<'_> {
     /// Judges certifying samples at another failure probability, for instance one look's share.
     ///
     /// Section 2.5: for `R_j` every negative is tested at `α/j`; the j-th smallest of the radii then exceeds the true
-    /// one only if one of the j truly smallest was overestimated.
+    /// one only if one of the j truly smallest was overestimated. Items count, each by the least radius of its views: an
+    /// item is overestimated only if its truly weakest view is (section 13).
     pub(crate) fn certify_at(
         &self,
         samples: &Samples,
@@ -286,12 +287,13 @@ impl HalfSpacePlan<'_> {
         let mut tables: Vec<ScoreTables> = counting.iter().map(|&level| ScoreTables::new(n, level)).collect();
         let mut found = self.test_dangerous(samples, &betting, &mut tables);
         // What a harmless negative must reach in order not to matter.
-        let enough: Vec<Radius> =
-            (0..self.top_k).map(|rank| nth_smallest(&found, rank).unwrap_or(Radius::Unbounded)).collect();
+        let enough: Vec<Radius> = (0..self.top_k)
+            .map(|rank| self.nth_smallest(&found, rank).unwrap_or(Radius::Unbounded))
+            .collect();
         found.extend(self.test_harmless(samples, &counting, &enough));
 
         let radii: Vec<Radius> =
-            (0..self.top_k).map(|rank| nth_smallest(&found, rank).unwrap_or(BEATEN)).collect();
+            (0..self.top_k).map(|rank| self.nth_smallest(&found, rank).unwrap_or(BEATEN)).collect();
         self.explain_weakest(&found, samples, betting[0], &mut tables[0], &mut explain);
         let verdicts: Vec<Verdict> = radii
             .iter()
@@ -317,11 +319,15 @@ impl HalfSpacePlan<'_> {
         if self.pilot.components() == Components::NonNegative {
             explain.add("components", "clamped", "theory 12.1");
         }
-        explain.add("positives", self.visible.positives.len(), "theory 2.1").add(
+        let gallery = self.certifier.gallery;
+        explain.add("positives", gallery.count_items(&self.visible.positives), "theory 2.1").add(
             "negatives",
-            self.visible.negatives.len(),
+            gallery.count_items(&self.visible.negatives),
             "theory 2.1",
         );
+        if gallery.views() > 1 {
+            explain.add("views of an item", gallery.views(), "theory 13");
+        }
         explain
     }
 
@@ -364,7 +370,7 @@ impl HalfSpacePlan<'_> {
                     Test::Betting { ladder, .. } => {
                         // Above what another negative has shown already, a radius cannot change the result.
                         let enough = if levels.len() == 1 {
-                            nth_smallest(&found, 0).map_or(f64::INFINITY, Radius::get)
+                            self.nth_smallest(&found, 0).map_or(f64::INFINITY, Radius::get)
                         } else {
                             f64::INFINITY
                         };
@@ -438,6 +444,25 @@ impl HalfSpacePlan<'_> {
         found
     }
 
+    /// The `rank`-th smallest radius of an item, counted from zero, among those at the level of that rank.
+    ///
+    /// An item's radius is the least of its rows'.
+    fn nth_smallest(&self, found: &[NegativeRadii], rank: usize) -> Option<Radius> {
+        let gallery = self.certifier.gallery;
+        let mut rows: Vec<(usize, f64)> =
+            found.iter().map(|one| (gallery.item(one.negative), one.radii[rank].get())).collect();
+        if rank > 0 && gallery.views() > 1 {
+            rows.sort_unstable_by(|left, right| left.0.cmp(&right.0).then(left.1.total_cmp(&right.1)));
+            rows.dedup_by_key(|row| row.0);
+        }
+        if rank >= rows.len() {
+            return None;
+        }
+        let (_, &mut (_, radius), _) =
+            rows.select_nth_unstable_by(rank, |left, right| left.1.total_cmp(&right.1));
+        Some(if radius == f64::INFINITY { Radius::Unbounded } else { Radius::Finite(radius) })
+    }
+
     /// The pilot on which everything was decided.
     pub(crate) fn pilot(&self) -> &Samples {
         &self.pilot
@@ -478,6 +503,9 @@ impl HalfSpacePlan<'_> {
             .add("deciding negative row", weakest.negative, "theory 2.4")
             .add("deciding negative", gallery.identity(weakest.negative), "theory 2.4")
             .add("its label", gallery.label_name(gallery.label(weakest.negative)), "theory 2.4");
+        if let Some(view) = gallery.view(weakest.negative) {
+            explain.add("its view", view, "theory 13");
+        }
         let Some(negative) = weakest.dangerous.map(|place| &self.dangerous[place]) else {
             let harmless = self.harmless.iter().find(|one| one.negative == weakest.negative);
             if let Some(harmless) = harmless
@@ -581,16 +609,6 @@ const SCORES_AT_ONCE: usize = 4_000_000;
 
 /// Harmless negatives that are counted together.
 const HARMLESS_BLOCK: usize = 256;
-
-/// The `rank`-th smallest radius, counted from zero, among those at the level of that rank.
-fn nth_smallest(found: &[NegativeRadii], rank: usize) -> Option<Radius> {
-    let mut radii: Vec<f64> = found.iter().map(|one| one.radii[rank].get()).collect();
-    if rank >= radii.len() {
-        return None;
-    }
-    let (_, &mut radius, _) = radii.select_nth_unstable_by(rank, f64::total_cmp);
-    Some(if radius == f64::INFINITY { Radius::Unbounded } else { Radius::Finite(radius) })
-}
 
 /// How many samples score above each threshold.
 pub(super) fn count_scores(

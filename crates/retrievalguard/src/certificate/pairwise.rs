@@ -17,7 +17,7 @@ pub struct Contest {
     pub wins: u32,
     /// Number of copies.
     pub total: u32,
-    /// The rival: a label by its index, an item by its row; none if no rival was ever ahead.
+    /// The rival: a label by its index, an item by its number; none if no rival was ever ahead.
     pub rival: Option<usize>,
 }
 

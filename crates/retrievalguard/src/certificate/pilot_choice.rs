@@ -148,7 +148,7 @@ impl PilotChooser<'_> {
         let mean = self.pilot.mean();
         let candidates = self.candidates(visible, &mean);
         let mut ranked = self.rank(visible, &mean, &candidates);
-        let dangerous = DANGEROUS.max(2 * self.top_k).min(ranked.len());
+        let dangerous = DANGEROUS.max(2 * self.top_k * self.gallery.views()).min(ranked.len());
         let order = |left: &Ranked, right: &Ranked| {
             left.promise.total_cmp(&right.promise).then(left.harmless.negative.cmp(&right.harmless.negative))
         };

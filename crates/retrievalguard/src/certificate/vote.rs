@@ -30,7 +30,7 @@ pub(super) struct Ballot {
 pub(super) enum Slip {
     /// The answer in question.
     Right,
-    /// Something else: a label by its index, or an item by its row when one item was asked for.
+    /// Something else: a label by its index, or an item by its number when one item was asked for.
     Rival(usize),
     /// Nothing is there to vote for.
     Nobody,
@@ -106,7 +106,7 @@ impl Certifier<'_> {
             (Some(_), None) => Slip::Right,
             (_, Some(negative)) => Slip::Rival(match relevance.positives {
                 Positives::Label(_) | Positives::Absent => self.gallery.label(negative.row).index(),
-                Positives::Item(_) => negative.row,
+                Positives::Item(_) => self.gallery.item(negative.row),
             }),
             (None, None) => Slip::Nobody,
         };

@@ -11,7 +11,7 @@ pub struct NewItem {
     pub identity: String,
     /// Name of its label.
     pub label: String,
-    /// Its vector.
+    /// Its vector; those of all its views, laid end to end, if the gallery has views.
     pub vector: Vec<f32>,
 }
 
@@ -24,8 +24,12 @@ impl Gallery {
         for &row in removed {
             *keeps.get_mut(row).ok_or(GalleryError::NoSuchRow { row, items: self.len() })? = false;
         }
+        let parted = |&&row: &&usize| self.item_rows(self.item(row)).any(|view| keeps[view]);
+        if let Some(&row) = removed.iter().find(parted) {
+            return Err(GalleryError::PartOfItem { row, identity: self.identities[row].clone() });
+        }
         let kept: Vec<usize> = (0..self.len()).filter(|&row| keeps[row]).collect();
-        let (items, limit) = (kept.len() + added.len(), u32::MAX as usize);
+        let (items, limit) = (kept.len() + added.len() * self.views(), u32::MAX as usize);
         if items == 0 {
             return Err(GalleryError::Empty);
         }
@@ -46,10 +50,13 @@ impl Gallery {
         let mut labels = Vec::with_capacity(items);
         labels.extend(kept.iter().map(|&row| interner.known(self.labels[row])));
         for mut item in added {
-            squared_norms.push(self.admit(&mut item, identities.len())?);
+            squared_norms.extend(self.admit(&mut item, identities.len())?);
             vectors.extend_from_slice(&item.vector);
-            labels.push(interner.named(item.label));
-            identities.push(item.identity);
+            let label = interner.named(item.label);
+            for _ in 0..self.views() {
+                labels.push(label);
+                identities.push(item.identity.clone());
+            }
         }
 
         let (label_names, labels_by_name) = interner.finish();
@@ -75,16 +82,20 @@ impl Gallery {
             identities,
             rows_by_identity,
             squared_norms,
+            view_names: self.view_names.clone(),
         })
     }
 
-    /// Checks an item that is to have this row, scales its vector if the metric asks for it, and returns the squared norm.
-    pub(crate) fn admit(&self, item: &mut NewItem, row: usize) -> Result<f64, GalleryError> {
-        if item.vector.len() != self.dimension {
+    /// Checks an item that is to begin at this row, scales its vectors if the metric asks for it, and returns the squared
+    /// norm of each.
+    pub(crate) fn admit(&self, item: &mut NewItem, row: usize) -> Result<Vec<f64>, GalleryError> {
+        let dimension = self.dimension * self.views();
+        if item.vector.len() != dimension {
             let (identity, found) = (item.identity.clone(), item.vector.len());
-            return Err(GalleryError::Dimension { identity, row, found, dimension: self.dimension });
+            return Err(GalleryError::Dimension { identity, row, found, dimension });
         }
-        admit(&mut item.vector, row, &item.identity, self.metric)
+        let views = item.vector.chunks_exact_mut(self.dimension).zip(row..);
+        views.map(|(vector, row)| admit(vector, row, &item.identity, self.metric)).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use super::{Gallery, Label};
 pub enum Positives {
     /// Every row with this label.
     Label(Label),
-    /// This row alone: the same item must stay first.
+    /// The item of this row, with all its views: the same item must stay first.
     Item(usize),
     /// No row at all: the true label is not in the gallery.
     Absent,
@@ -42,7 +42,7 @@ pub enum RowRelevance {
 pub struct Relevance {
     /// What counts as a right answer.
     pub positives: Positives,
-    /// Rows left out of the search, strictly ascending (leave-one-out: the rows of the query's own picture).
+    /// Rows left out of the search, strictly ascending (leave-one-out: the rows of the query's own picture, each view).
     pub excluded: Vec<usize>,
 }
 
@@ -61,7 +61,7 @@ impl Relevance {
         }
         let positive = match self.positives {
             Positives::Label(label) => gallery.label(row) == label,
-            Positives::Item(item) => row == item,
+            Positives::Item(item) => gallery.item(row) == gallery.item(item),
             Positives::Absent => false,
         };
         if positive { RowRelevance::Positive } else { RowRelevance::Negative }

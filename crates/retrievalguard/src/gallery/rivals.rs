@@ -1,6 +1,7 @@
 //! Which rivals come before the right answer: the comparisons behind pairwise retrieval.
 //!
-//! A *rival* is everything that would be the same wrong answer: a label, or a single item where one item was asked for.
+//! A *rival* is everything that would be the same wrong answer: a label, or a single item, with all its views, where one
+//! item was asked for.
 //! It is *ahead* of the right answer in a query if one of its rows is at least as near as the nearest positive; a tie
 //! counts against the answer. Most queries have no rival ahead, which the nearest negative shows; only the others are
 //! compared row by row, in `f32` with a proven bound and, where that cannot settle it, in `f64`.
@@ -11,7 +12,8 @@ use super::relevance::{Positives, Relevance};
 use super::scores::{Batch, Rows, Scratch, batch_queries, cutoff};
 use super::search::{NearestPairBatch, Search};
 
-/// Rivals that are ahead in one query, by number: labels by [`Label::index`](super::Label::index), items by row.
+/// Rivals that are ahead in one query, by number: labels by [`Label::index`](super::Label::index), items by
+/// [`Gallery::item`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RivalSet {
     words: Vec<u64>,
@@ -103,7 +105,7 @@ impl Gallery {
     pub(crate) fn rival_numbers(&self, positives: Positives) -> usize {
         match positives {
             Positives::Label(_) | Positives::Absent => self.label_count(),
-            Positives::Item(_) => self.len(),
+            Positives::Item(_) => self.item_count(),
         }
     }
 }
@@ -142,7 +144,7 @@ impl AheadBatch {
             let (right, item) = match relevance.positives {
                 Positives::Label(label) => (Some(label), false),
                 Positives::Item(row) => {
-                    tile.hide(row);
+                    tile.views_of(row).for_each(|view| tile.hide(view));
                     (None, true)
                 }
                 Positives::Absent => (None, false),
@@ -151,7 +153,7 @@ impl AheadBatch {
             // Rows up to the cutoff may be as near as the bound; those beyond it cannot be.
             let nearest = cutoff(query.key_upper(bound), tile.slack(&query));
             for (row, _, label) in tile.candidates(nearest) {
-                let rival = if item { row } else { label.index() };
+                let rival = if item { tile.item(row) } else { label.index() };
                 if Some(label) != right && !set.contains(rival) && tile.squared_distance(&query, row) <= bound
                 {
                     set.insert(rival);
@@ -174,13 +176,20 @@ mod tests {
             // Few values, so that ties are common.
             ((state >> 33) % 9) as f32 / 4.0 - 1.0
         };
-        for (items, labels, dimension, queries) in
-            [(1, 1, 2, 3), (70, 9, 2, 40), (1_500, 130, 3, 300), (40, 40, 1, 20)]
-        {
+        for (items, labels, dimension, queries, views) in [
+            (1, 1, 2, 3, 1),
+            (70, 9, 2, 40, 1),
+            (1_500, 130, 3, 300, 1),
+            (40, 40, 1, 20, 1),
+            (1_500, 30, 3, 40, 5),
+        ] {
             let vectors: Vec<f32> = (0..items * dimension).map(|_| value()).collect();
-            let names = (0..items).map(|row| row.to_string()).collect();
-            let kinds: Vec<String> = (0..items).map(|row| (row % labels).to_string()).collect();
-            let gallery = Gallery::new(vectors, dimension, names, &kinds, Metric::Euclidean).unwrap();
+            let names = (0..items).map(|row| (row / views).to_string()).collect();
+            let kinds: Vec<String> = (0..items).map(|row| (row / views % labels).to_string()).collect();
+            let mut gallery = Gallery::new(vectors, dimension, names, &kinds, Metric::Euclidean).unwrap();
+            if views > 1 {
+                gallery = gallery.with_views((0..views).map(|view| view.to_string()).collect()).unwrap();
+            }
             let points: Vec<f64> = (0..queries * dimension).map(|_| f64::from(value())).collect();
             let excluded = vec![0, items / 2];
             for positives in
@@ -217,7 +226,7 @@ mod tests {
         let rows = |wanted| (0..gallery.len()).filter(move |&row| relevance.of_row(gallery, row) == wanted);
         let bound = rows(RowRelevance::Positive).map(distance).fold(f64::INFINITY, f64::min);
         let number = |row| match relevance.positives {
-            Positives::Item(_) => row,
+            Positives::Item(_) => gallery.item(row),
             Positives::Label(_) | Positives::Absent => gallery.label(row).index(),
         };
         let mut found: Vec<usize> =

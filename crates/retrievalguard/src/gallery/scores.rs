@@ -32,6 +32,8 @@
 //!
 //! and what remains between the two also covers the rounding of `slack`, `Q` and `V` themselves.
 
+use std::ops::Range;
+
 use super::{Gallery, Label, NORM_LIMIT, squared_norm};
 use crate::product::product;
 
@@ -165,13 +167,13 @@ impl Batch {
             .zip(rows.labels.chunks(TILE_ROWS))
             .zip((rows.first_row..).step_by(TILE_ROWS));
         for (((vectors, squared_norms), labels), first_row) in tiles {
-            let rows = labels.len();
+            let count = labels.len();
             half_norms.clear();
             half_norms.extend(squared_norms.iter().map(|&squared| (squared / 2.0) as f32));
             let largest_squared_norm = squared_norms.iter().copied().fold(0.0, f64::max);
 
-            self.multiply(vectors, &mut dots[..self.len() * rows]);
-            for (position, dots) in dots.chunks_exact_mut(rows).take(self.len()).enumerate() {
+            self.multiply(vectors, &mut dots[..self.len() * count]);
+            for (position, dots) in dots.chunks_exact_mut(count).take(self.len()).enumerate() {
                 visit(
                     position,
                     Tile {
@@ -180,6 +182,7 @@ impl Batch {
                         half_norms,
                         labels,
                         dots,
+                        views: rows.views,
                         norm_upper: norm_upper(largest_squared_norm),
                     },
                 );
@@ -199,6 +202,8 @@ pub(crate) struct Rows<'a> {
     pub(crate) squared_norms: &'a [f64],
     /// Label of each.
     pub(crate) labels: &'a [Label],
+    /// Consecutive rows that are one item, counted from row 0 of the gallery.
+    pub(crate) views: usize,
 }
 
 impl Gallery {
@@ -209,6 +214,7 @@ impl Gallery {
             vectors: &self.vectors,
             squared_norms: &self.squared_norms,
             labels: &self.labels,
+            views: self.views(),
         }
     }
 }
@@ -227,6 +233,7 @@ pub(super) struct Tile<'a> {
     half_norms: &'a [f32],
     labels: &'a [Label],
     dots: &'a mut [f32],
+    views: usize,
     norm_upper: f64,
 }
 
@@ -240,6 +247,17 @@ impl Tile<'_> {
     /// Whether a row lies in the tile.
     pub(super) fn contains(&self, row: usize) -> bool {
         row.checked_sub(self.first_row).is_some_and(|offset| offset < self.labels.len())
+    }
+
+    /// The rows of the item that a row belongs to, whether they lie in the tile or not.
+    pub(super) fn views_of(&self, row: usize) -> Range<usize> {
+        let first = row - row % self.views;
+        first..first + self.views
+    }
+
+    /// The item that a row belongs to.
+    pub(super) fn item(&self, row: usize) -> usize {
+        row / self.views
     }
 
     /// Gives a row the score infinity, which no candidate has; rows outside the tile are ignored.

@@ -4,7 +4,7 @@
 //! no other row can win); those are measured in `f64`, in the order of the components. The answers are therefore
 //! a function of the vectors alone: neither the batch nor the processor changes a bit of them.
 
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 
 use super::extent::{Extent, SearchError};
 use super::relevance::{Positives, Relevance};
@@ -75,6 +75,29 @@ impl Gallery {
             let mut search = NearestBatch::new(group, self.dimension(), answers.len(), count, &excluded);
             search.visit(&self.rows(), &mut Scratch::default());
             answers.extend(search.answers());
+        }
+        Ok(answers)
+    }
+
+    /// The `count` nearest items of every query, each by its nearest row, in the order of [`Gallery::nearest`].
+    ///
+    /// An answer is shorter than `count` only when fewer items have a row that is not excluded.
+    pub fn nearest_items<'excluded, T: Copy + Into<f64>>(
+        &self,
+        queries: &[T],
+        count: usize,
+        excluded: impl Fn(usize) -> &'excluded [usize],
+    ) -> Result<Vec<Vec<Neighbour>>, SearchError> {
+        // Fewer items than `count` cannot fill so many rows.
+        let rows = count.saturating_mul(self.views()).min(self.len().max(count));
+        let mut answers = self.nearest(queries, rows, excluded)?;
+        if self.views() > 1 {
+            let mut seen = HashSet::new();
+            for answer in &mut answers {
+                seen.clear();
+                answer.retain(|found| seen.insert(self.item(found.row)));
+                answer.truncate(count);
+            }
         }
         Ok(answers)
     }
@@ -252,10 +275,12 @@ impl<'relevance> NearestPairSearch<'relevance> {
         let label = match self.relevance.positives {
             Positives::Label(label) => Some(label),
             Positives::Item(row) => {
-                if tile.contains(row) && excluded.binary_search(&row).is_err() {
-                    self.positive.measure(query, &tile, row);
+                for view in tile.views_of(row) {
+                    if tile.contains(view) && excluded.binary_search(&view).is_err() {
+                        self.positive.measure(query, &tile, view);
+                    }
+                    tile.hide(view);
                 }
-                tile.hide(row);
                 None
             }
             Positives::Absent => None,

@@ -510,3 +510,100 @@ fn an_edit_that_cannot_be_made_names_the_item_and_its_row() {
     let edited = gallery(Metric::Cosine).edited(&[1, 0, 1], vec![]);
     assert_eq!(edited.unwrap_err(), GalleryError::Empty);
 }
+
+/// A gallery of items with views, some of them equal, with its rows in the order of the items.
+fn with_views(items: usize, views: usize, dimension: usize, numbers: &mut Numbers) -> Gallery {
+    let value = |numbers: &mut Numbers| (numbers.below(7) as f32 - 3.0) / 2.0;
+    let vectors = (0..items * views * dimension).map(|_| value(numbers)).collect();
+    let kinds = labels(items, 5, numbers);
+    let rows = 0..items * views;
+    let labels: Vec<&String> = rows.clone().map(|row| &kinds[row / views]).collect();
+    let names = rows.map(|row| format!("item-{}", row / views)).collect();
+    let gallery = Gallery::new(vectors, dimension, names, &labels, Metric::Euclidean).unwrap();
+    gallery.with_views((0..views).map(|view| format!("view {view}")).collect()).unwrap()
+}
+
+#[test]
+fn views_of_an_item_are_found_together_as_a_double_loop_finds_them() {
+    let mut numbers = Numbers(11);
+    // The last has tiles that end inside an item.
+    for (items, views, dimension) in [(1, 3, 2), (9, 2, 1), (40, 9, 3), (500, 5, 4)] {
+        let gallery = with_views(items, views, dimension, &mut numbers);
+        assert_eq!((gallery.len(), gallery.item_count(), gallery.views()), (items * views, items, views));
+        for case in 0..12 {
+            let query: Vec<f64> = (0..dimension).map(|_| 2.0 * numbers.value()).collect();
+            let row = numbers.below(gallery.len());
+            let excluded = match case % 3 {
+                0 => vec![],
+                1 => gallery.rows_of(gallery.identity(numbers.below(gallery.len()))),
+                _ => vec![numbers.below(gallery.len())],
+            };
+            let positives =
+                if case % 2 == 0 { Positives::Item(row) } else { Positives::Label(gallery.label(row)) };
+            let relevance = Relevance::new(positives, excluded.clone());
+            let found = gallery.nearest_positive_and_negative(&query, |_| &relevance).unwrap();
+            assert_eq!(found, [naive_pair(&gallery, &query, &relevance)], "{items} items, {positives:?}");
+            for count in [1, 2, items + 3] {
+                // All rows in order, and of every item the first one.
+                let mut naive: Vec<Neighbour> = Vec::new();
+                for neighbour in naive_nearest(&gallery, &query, gallery.len(), &excluded) {
+                    if naive.iter().all(|other| gallery.item(other.row) != gallery.item(neighbour.row)) {
+                        naive.push(neighbour);
+                    }
+                }
+                naive.truncate(count);
+                let found = gallery.nearest_items(&query, count, |_| &excluded).unwrap();
+                assert_eq!(found, [naive], "{count} of {items} items");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_that_are_not_views_of_one_item_are_refused() {
+    let make = |names: [&str; 4], labels: [&str; 4], views: &[&str]| {
+        let names = names.map(str::to_owned).to_vec();
+        let gallery = Gallery::new(vec![0.0; 4], 1, names, &labels, Metric::Euclidean).unwrap();
+        gallery.with_views(views.iter().map(|&view| view.to_owned()).collect()).map(drop)
+    };
+    let (names, labels) = (["a", "a", "b", "b"], ["x", "x", "y", "y"]);
+    make(names, labels, &["one", "two"]).unwrap();
+    make(names, labels, &["one"]).unwrap();
+    // One picture may own several items.
+    make(["a"; 4], ["x"; 4], &["one", "two"]).unwrap();
+    assert_eq!(make(names, labels, &[]), Err(GalleryError::NoViews));
+    assert_eq!(make(names, labels, &["one", "one"]), Err(GalleryError::ViewNames { name: "one".to_owned() }));
+    assert_eq!(
+        make(names, labels, &["one", "two", "three"]),
+        Err(GalleryError::ViewCount { rows: 4, views: 3 })
+    );
+    let moved = make(["a", "b", "a", "b"], ["x"; 4], &["one", "two"]).unwrap_err();
+    assert_eq!(
+        moved.to_string(),
+        "row 1 of the gallery is of item `b` with label `x`, wanted view `two` of `a` with label `x`"
+    );
+    let relabelled = make(names, ["x", "x", "y", "x"], &["one", "two"]).unwrap_err();
+    assert!(relabelled.to_string().contains("row 3 of the gallery is of item `b` with label `x`"));
+}
+
+#[test]
+fn items_come_and_go_with_all_their_views() {
+    let mut numbers = Numbers(5);
+    let gallery = with_views(6, 3, 2, &mut numbers);
+    let item = |identity: &str, length: usize| NewItem {
+        identity: identity.to_owned(),
+        label: "new".to_owned(),
+        vector: (0..length).map(|value| value as f32).collect(),
+    };
+    let edited = gallery.edited(&gallery.rows_of("item-2"), vec![item("fresh", 6)]).unwrap();
+    assert_eq!((edited.item_count(), edited.views()), (6, 3));
+    assert_eq!(edited.rows_of("fresh"), [15, 16, 17]);
+    assert_eq!(edited.vector(17), [4.0, 5.0]);
+    assert_eq!(edited.view(16), Some("view 1"));
+    assert!(edited.rows_of("item-2").is_empty());
+    // Half an item is neither taken nor left behind.
+    let refused = gallery.edited(&[3], vec![]).unwrap_err();
+    assert_eq!(refused, GalleryError::PartOfItem { row: 3, identity: "item-1".to_owned() });
+    let short = gallery.edited(&[], vec![item("short", 2)]).unwrap_err();
+    assert!(matches!(short, GalleryError::Dimension { found: 2, dimension: 6, .. }), "{short}");
+}

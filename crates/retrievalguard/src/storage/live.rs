@@ -81,14 +81,14 @@ const NAME_LIMIT: usize = 1 << 12;
 /// One change of a gallery.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Edit {
-    /// Adds an item behind the others; its vector must be made as the gallery's manifest says.
+    /// Adds an item behind the others; its vector, or those of its views, must be made as the gallery's manifest says.
     Add {
         /// The item; no other may have its identity.
         item: NewItem,
         /// Its picture, as [`LiveGallery::store_picture`] calls it.
         path: Option<String>,
     },
-    /// Removes every row of one picture.
+    /// Removes every row of one picture, each view.
     Remove {
         /// Name of the picture.
         identity: String,

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! gallery/
-//!   vectors.npy     f32, one row per item
-//!   items.jsonl     one {"identity": …, "label": …, "path": …} per row; the path may be missing
+//!   vectors.npy     f32, one row per item, or one for each of its views
+//!   items.jsonl     one {"identity": …, "label": …, "path": …} per row; the path may be missing, a view is named
 //!   manifest.json   how it was made, and the SHA-256 of the other two and of itself; written last
 //!   writes.journal  items added and removed since then, see [`live`]
 //!   writes.anchor   how many of these writes were acknowledged
@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 use super::recorded::{hashed, parse_sealed};
 use super::sealed;
 use crate::gallery::{Gallery, Metric};
+use crate::views::ViewSet;
 
 mod comparison;
 mod directory;
@@ -56,6 +57,11 @@ pub use provenance::{Engine, Provenance, SeedRecord};
 /// In format 1 the manifest does not hold a digest of itself; it is read all the same.
 pub const GALLERY_FORMAT: u32 = 2;
 
+/// Version of the layout of a gallery whose items have several views.
+///
+/// Versions that know nothing of views would take each for an item; the number keeps them out.
+pub const VIEWS_FORMAT: u32 = 3;
+
 pub(super) const MANIFEST: &str = "manifest.json";
 pub(super) const VECTORS: &str = "vectors.npy";
 pub(super) const ITEMS: &str = "items.jsonl";
@@ -72,11 +78,11 @@ pub(super) const LINE_LIMIT: u64 = 1 << 20;
 /// What a gallery is and what it was made from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GalleryManifest {
-    /// Version of the layout, [`GALLERY_FORMAT`].
+    /// Version of the layout, [`GALLERY_FORMAT`] or [`VIEWS_FORMAT`].
     pub format: u32,
     /// Version of the tool that wrote it.
     pub tool: String,
-    /// Number of items.
+    /// Number of items; with views there are so many times more vectors.
     pub items: usize,
     /// Length of a vector.
     pub dimension: usize,
@@ -99,9 +105,9 @@ impl GalleryManifest {
         items_file: FileRecord,
     ) -> Self {
         Self {
-            format: GALLERY_FORMAT,
+            format: if provenance.views.is_some() { VIEWS_FORMAT } else { GALLERY_FORMAT },
             tool: TOOL.to_owned(),
-            items: gallery.len(),
+            items: gallery.item_count(),
             dimension: gallery.dimension(),
             metric: gallery.metric(),
             provenance,
@@ -110,7 +116,7 @@ impl GalleryManifest {
         }
     }
 
-    /// What [`GalleryDirectory::write`] would say of this gallery; `paths` has one entry per item or none.
+    /// What [`GalleryDirectory::write`] would say of this gallery; `paths` has one entry per row or none.
     pub fn describe(gallery: &Gallery, paths: &[Option<String>], provenance: Provenance) -> Self {
         let vectors_file = hashed(|writer| write_vectors(writer, gallery));
         let items_file = hashed(|writer| write_items(writer, gallery, paths));
@@ -131,6 +137,7 @@ impl GalleryManifest {
         paths: &[Option<String>],
         path: &Path,
     ) -> Result<(), StorageError> {
+        Self::check_views(gallery, &self.provenance)?;
         let found = Self::describe(gallery, paths, self.provenance.clone());
         let numbers = |manifest: &Self| {
             [
@@ -151,7 +158,32 @@ impl GalleryManifest {
 
     /// Reads the text of a manifest, which came from the file at `path`, and checks it against its own digest.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, StorageError> {
-        parse_sealed(text, path, GALLERY_FORMAT, "a gallery manifest")
+        #[derive(Deserialize)]
+        struct Version {
+            format: u32,
+        }
+        let with_views =
+            serde_json::from_slice(text).is_ok_and(|found: Version| found.format == VIEWS_FORMAT);
+        let format = if with_views { VIEWS_FORMAT } else { GALLERY_FORMAT };
+        let manifest: Self = parse_sealed(text, path, format, "a gallery manifest")?;
+        if manifest.provenance.views.is_some() != with_views {
+            return Err(StorageError::ViewsFormat { path: path.to_owned(), format: manifest.format });
+        }
+        Ok(manifest)
+    }
+
+    /// Number of vectors.
+    pub fn rows(&self) -> usize {
+        self.items.saturating_mul(self.provenance.views.as_ref().map_or(1, |set| set.views().len()))
+    }
+
+    /// Whether a gallery has the views that its provenance speaks of.
+    fn check_views(gallery: &Gallery, provenance: &Provenance) -> Result<(), StorageError> {
+        let wanted = provenance.views.as_ref().map(ViewSet::names).unwrap_or_default();
+        if gallery.view_names() == wanted {
+            return Ok(());
+        }
+        Err(StorageError::OtherViews { found: gallery.view_names().to_vec(), wanted })
     }
 
     /// The text of the manifest, with its digest.

@@ -106,6 +106,14 @@ pub enum ShardsError {
         /// The directory.
         path: PathBuf,
     },
+    /// A gallery in shards has one vector per item.
+    #[error("sharded gallery `{}` would have items with views `{set}`, wanted one vector for each", path.display())]
+    Views {
+        /// The directory.
+        path: PathBuf,
+        /// Name of the view set.
+        set: String,
+    },
     /// An earlier write failed, so rows are missing.
     #[error("sharded gallery `{}` lost rows when an earlier write failed, wanted it written again from the start", path.display())]
     Interrupted {

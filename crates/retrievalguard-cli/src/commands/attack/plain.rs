@@ -41,6 +41,7 @@ pub(super) fn gallery(
         samples: 0,
         seed: Seed::new(0),
         metric: stored.manifest.metric,
+        views: stored.manifest.provenance.views.as_ref(),
         excess: run.smoothed.excess(),
         broken: BrokenPictures::Fatal,
         threads: engine.threads(),
@@ -49,6 +50,7 @@ pub(super) fn gallery(
     let made = GalleryDirectory::read(folder).ok().filter(|made| {
         let provenance = &made.manifest.provenance;
         provenance.samples == Some(0)
+            && provenance.views == stored.manifest.provenance.views
             && provenance.data_set == stored.manifest.provenance.data_set
             && provenance.model == embedder.facts().hash.parse().ok()
             && provenance.contract == embedder.model_config().hash().parse().ok()
@@ -74,15 +76,17 @@ fn stored_engine(embedder: &OnnxEmbedder) -> Option<Engine> {
 /// The records that the gallery was made from: by the paths it keeps, or those of the run's own queries.
 fn pictures(run: &RunDirectory, stored: &GalleryDirectory) -> Option<RecordSet> {
     let digest = stored.manifest.provenance.data_set?;
-    let same = |records: &RecordSet| records.len() == stored.gallery.len() && records.digest() == digest;
+    let same =
+        |records: &RecordSet| records.len() == stored.gallery.item_count() && records.digest() == digest;
     by_path(&run.inputs.places, stored).filter(same).or_else(|| queries(&run.inputs.places).filter(same))
 }
 
 /// One record per item, whole pictures.
 fn by_path(places: &RunPlaces, stored: &GalleryDirectory) -> Option<RecordSet> {
     let gallery = &stored.gallery;
-    (0..gallery.len())
-        .map(|row| {
+    (0..gallery.item_count())
+        .map(|item| {
+            let row = gallery.item_rows(item).start;
             let path = stored.picture_path(row)?;
             // Relative paths are those of the command that made the gallery, most often given in the same place.
             let path = if path.is_relative() && !path.exists() { places.directory.join(path) } else { path };

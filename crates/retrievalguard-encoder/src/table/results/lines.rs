@@ -113,6 +113,8 @@ struct JsonRow {
     retrieved: String,
     retrieved_label: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    retrieved_view: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     nearest_wrong: Option<WrongItem>,
     sigma: f64,
     certificates: BTreeMap<CertificateName, FlatCell>,
@@ -125,6 +127,7 @@ impl JsonRow {
             label: row.label.clone(),
             retrieved: row.retrieved.clone(),
             retrieved_label: row.retrieved_label.clone(),
+            retrieved_view: row.retrieved_view.clone(),
             nearest_wrong: row.nearest_wrong.clone(),
             sigma: sigma.get(),
             certificates: row
@@ -153,6 +156,7 @@ impl JsonRow {
             label: self.label,
             retrieved: self.retrieved,
             retrieved_label: self.retrieved_label,
+            retrieved_view: self.retrieved_view,
             nearest_wrong: self.nearest_wrong,
             certificates,
         })

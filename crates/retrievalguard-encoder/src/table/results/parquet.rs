@@ -11,6 +11,12 @@ use crate::run::TableDescription;
 use crate::table::TableError;
 use crate::table::columns::{self, Column, Table};
 
+/// Column of the view by which an item was retrieved; there only if some item has views.
+const RETRIEVED_VIEW: &str = "retrieved_view";
+
+/// Column of the nearest wrong item's view; there only if some item has views.
+const WRONG_VIEW: &str = "nearest_wrong_view";
+
 impl ResultTable {
     /// Writes Parquet: for each certificate the columns `…_verdict`, `…_radius`, `…_radius_in_sigmas`,
     /// `…_radius_in_8bit_steps`, `…_unbounded` and `…_samples`; the description and the [digest](Self::digest) go into the
@@ -29,6 +35,14 @@ impl ResultTable {
             ("nearest_wrong_label".to_owned(), text(|row| wrong(row).map_or("", |item| &item.label))),
             ("sigma".to_owned(), Column::Number(vec![self.sigma.get(); self.rows.len()])),
         ];
+        let retrieved_views = self.rows.iter().map(|row| row.retrieved_view.as_deref()).collect();
+        let wrong_views = self.rows.iter().map(|row| wrong(row)?.view.as_deref()).collect();
+        for (name, column) in [(RETRIEVED_VIEW, retrieved_views), (WRONG_VIEW, wrong_views)] {
+            let column: Vec<Option<&str>> = column;
+            if column.iter().any(Option::is_some) {
+                columns.push((name.to_owned(), Column::OptionalText(column)));
+            }
+        }
         for &name in &self.certificates {
             let flat: Vec<FlatCell> =
                 self.rows.iter().map(|row| FlatCell::new(row.certificates[&name], self.sigma)).collect();
@@ -64,25 +78,34 @@ impl ResultTable {
         let (identities, labels) = (table.text("identity")?, table.text("label")?);
         let (retrieved, retrieved_labels) = (table.text("retrieved")?, table.text("retrieved_label")?);
         let sigma = common_sigma(path, &table.numbers("sigma")?)?;
+        let views = |name: &str| {
+            if table.has(name) { table.optional_text(name) } else { Ok(vec![None; table.rows()]) }
+        };
+        let retrieved_views = views(RETRIEVED_VIEW)?;
         let mut wrong = vec![None; identities.len()];
         if table.has("nearest_wrong") {
             let labels = table.text("nearest_wrong_label")?;
-            for ((place, identity), label) in wrong.iter_mut().zip(table.text("nearest_wrong")?).zip(labels) {
-                *place = (!identity.is_empty()).then_some(WrongItem { identity, label });
+            let names = table.text("nearest_wrong")?.into_iter().zip(labels).zip(views(WRONG_VIEW)?);
+            for (place, ((identity, label), view)) in wrong.iter_mut().zip(names) {
+                *place = (!identity.is_empty()).then_some(WrongItem { identity, label, view });
             }
         }
         let mut rows: Vec<ResultRow> = identities
             .into_iter()
             .zip(labels)
             .zip(retrieved.into_iter().zip(retrieved_labels))
-            .zip(wrong)
-            .map(|(((identity, label), (retrieved, retrieved_label)), nearest_wrong)| ResultRow {
-                identity,
-                label,
-                retrieved,
-                retrieved_label,
-                nearest_wrong,
-                certificates: BTreeMap::new(),
+            .zip(retrieved_views.into_iter().zip(wrong))
+            .map(|(((identity, label), (retrieved, retrieved_label)), (retrieved_view, nearest_wrong))| {
+                let certificates = BTreeMap::new();
+                ResultRow {
+                    identity,
+                    label,
+                    retrieved,
+                    retrieved_label,
+                    retrieved_view,
+                    nearest_wrong,
+                    certificates,
+                }
             })
             .collect();
         let certificates: Vec<CertificateName> = CertificateName::ALL

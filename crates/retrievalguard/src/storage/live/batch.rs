@@ -20,7 +20,7 @@ enum Record<'a> {
         label: Cow<'a, str>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<Cow<'a, str>>,
-        /// Hexadecimal digits of the f32 bits: a vector comes back as it was.
+        /// Hexadecimal digits of the f32 bits, of one view after the other: a vector comes back as it was.
         bits: Cow<'a, str>,
     },
     Remove {
@@ -74,7 +74,7 @@ pub(super) struct Batch<'a> {
     added: Vec<Option<Addition>>,
     place_of: HashMap<String, usize>,
     dropped: Vec<String>,
-    items: usize,
+    rows: usize,
 }
 
 impl<'a> Batch<'a> {
@@ -86,7 +86,7 @@ impl<'a> Batch<'a> {
             added: Vec::new(),
             place_of: HashMap::new(),
             dropped: Vec::new(),
-            items: gallery.len(),
+            rows: gallery.len(),
         }
     }
 
@@ -106,12 +106,12 @@ impl<'a> Batch<'a> {
                     let (identity, path) = (item.identity.clone(), path.clone());
                     return Err(EditError::Picture { identity, path });
                 }
-                self.gallery.admit(item, self.items)?;
+                self.gallery.admit(item, self.rows)?;
                 Ok(())
             }
             Edit::Remove { identity } => match self.count(identity) {
                 0 => Err(EditError::Unknown { identity: identity.clone() }),
-                count if count == self.items => Err(EditError::Last { identity: identity.clone() }),
+                count if count == self.rows => Err(EditError::Last { identity: identity.clone() }),
                 _ => Ok(()),
             },
         }
@@ -121,12 +121,12 @@ impl<'a> Batch<'a> {
     pub(super) fn take(&mut self, edit: Edit, record: &[u8]) {
         match edit {
             Edit::Add { item, path } => {
-                self.items += 1;
+                self.rows += self.gallery.views();
                 self.place_of.insert(item.identity.clone(), self.added.len());
                 self.added.push(Some(Addition { item, path }));
             }
             Edit::Remove { identity } => {
-                self.items -= self.count(&identity);
+                self.rows -= self.count(&identity);
                 match self.place_of.remove(&identity) {
                     Some(place) => {
                         self.dropped.extend(self.added[place].take().and_then(|addition| addition.path));
@@ -167,7 +167,7 @@ impl<'a> Batch<'a> {
         let mut items = Vec::new();
         for Addition { item, path } in self.added.into_iter().flatten() {
             items.push(item);
-            paths.push(path);
+            paths.extend(std::iter::repeat_n(path, self.gallery.views()));
         }
         let removed: Vec<usize> = self.removed.into_iter().collect();
         let before = removed.partition_point(|&row| row < self.written.first_added);
@@ -178,7 +178,7 @@ impl<'a> Batch<'a> {
     /// Rows of one picture.
     fn count(&self, identity: &str) -> usize {
         match self.place_of.get(identity) {
-            Some(_) => 1,
+            Some(_) => self.gallery.views(),
             None => {
                 let rows = self.gallery.rows_of(identity);
                 rows.iter().filter(|row| !self.removed.contains(row)).count()

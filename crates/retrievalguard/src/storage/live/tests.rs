@@ -565,3 +565,54 @@ fn pictures_live_as_long_as_an_item_has_them() {
     drop(LiveGallery::open(folder.path()).unwrap());
     assert_eq!(pictures(), 0);
 }
+
+#[test]
+fn items_are_added_and_removed_with_all_their_views() {
+    use crate::views::{View, ViewSet};
+    let folder = folder_in_memory();
+    let turned = View { rotate: 5.0, ..View::named("turned") };
+    let set = ViewSet::new("turns", vec![View::named("as is"), turned]).unwrap();
+    let identities = ["cat", "cat", "dog", "dog"].map(String::from).to_vec();
+    let vectors = (1..=12).map(|number| number as f32 / 7.0).collect();
+    let gallery = Gallery::new(vectors, 3, identities.clone(), &identities, Metric::Euclidean).unwrap();
+    let gallery = gallery.with_views(set.names()).unwrap();
+    let provenance = Provenance { views: Some(set), ..Provenance::unknown(NormBound::UNIT) };
+    GalleryDirectory::write(folder.path(), &gallery, &[], provenance).unwrap();
+    let wide = |identity: &str, values: usize| {
+        let vector = (0..values).map(|value| value as f32).collect();
+        let item = NewItem { identity: identity.into(), label: "bird".into(), vector };
+        Edit::Add { item, path: None }
+    };
+    let mut live = LiveGallery::open(folder.path()).unwrap();
+    let path = live.store_picture(b"picture", "png").unwrap();
+    let Edit::Add { item, .. } = wide("stork", 6) else { unreachable!() };
+    let answers = live
+        .write(vec![
+            wide("half", 3),
+            wide("robin", 6),
+            remove("cat"),
+            Edit::Add { item, path: Some(path.clone()) },
+        ])
+        .unwrap();
+    assert!(matches!(answers[0], Err(EditError::Item(GalleryError::Dimension { .. }))), "{answers:?}");
+    assert!(answers[1..].iter().all(Result::is_ok), "{answers:?}");
+    let check = |stored: &GalleryDirectory| {
+        let gallery = &stored.gallery;
+        assert_eq!((gallery.item_count(), gallery.len(), stored.manifest.items), (3, 6, 3));
+        assert_eq!((gallery.rows_of("robin"), gallery.rows_of("stork")), (vec![2, 3], vec![4, 5]));
+        assert_eq!(gallery.view(3), Some("turned"));
+        assert_eq!(gallery.vector(3), [3.0, 4.0, 5.0]);
+        assert_eq!([1, 2, 5].map(|row| stored.is_added(row)), [false, true, true]);
+        assert_eq!(stored.paths[4..], [Some(path.clone()), Some(path.clone())]);
+    };
+    check(&live.snapshot().to_directory());
+    check(&GalleryDirectory::read(folder.path()).unwrap());
+    drop(live);
+    let mut live = LiveGallery::open(folder.path()).unwrap();
+    check(&live.snapshot().to_directory());
+    // The picture goes with its item, and the last item stays, however many rows it has.
+    let answers = live.write(vec![remove("stork"), remove("dog"), remove("robin")]).unwrap();
+    assert!(matches!(answers[..], [Ok(()), Ok(()), Err(EditError::Last { .. })]), "{answers:?}");
+    assert!(!folder.path().join(path).exists());
+    assert_eq!(live.snapshot().gallery().item_count(), 1);
+}

@@ -16,6 +16,7 @@ use crate::storage::digest::{Digest, HashingWriter};
 use crate::storage::live::{self, Written};
 use crate::storage::npy;
 use crate::storage::recorded::{check_digest, open_recorded, read_small, write_hashed, write_json};
+use crate::views::ViewSet;
 
 /// One line of `items.jsonl`.
 #[derive(Serialize, Deserialize)]
@@ -24,6 +25,9 @@ pub(in crate::storage) struct Item<'a> {
     pub(in crate::storage) label: Cow<'a, str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::storage) path: Option<Cow<'a, str>>,
+    /// Which view of the item the row is, if items have several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::storage) view: Option<Cow<'a, str>>,
 }
 
 /// A gallery as it is on disk.
@@ -31,7 +35,7 @@ pub(in crate::storage) struct Item<'a> {
 pub struct GalleryDirectory {
     /// The vectors with their labels and identities.
     pub gallery: Gallery,
-    /// Where each item's picture was, if that was stored; see [`GalleryDirectory::picture_path`].
+    /// Where the picture of each row was, if that was stored; see [`GalleryDirectory::picture_path`].
     pub paths: Vec<Option<String>>,
     /// What the gallery was made from.
     ///
@@ -43,7 +47,7 @@ pub struct GalleryDirectory {
 }
 
 impl GalleryDirectory {
-    /// Writes a gallery, replacing the one that may be there; `paths` has one entry per item or none.
+    /// Writes a gallery, replacing the one that may be there; `paths` has one entry per row or none.
     ///
     /// Interrupted, it leaves a directory without a manifest, which [`GalleryDirectory::read`] refuses. A gallery with
     /// [writes](live) is not replaced.
@@ -56,6 +60,7 @@ impl GalleryDirectory {
         if !paths.is_empty() && paths.len() != gallery.len() {
             return Err(StorageError::Paths { found: paths.len(), wanted: gallery.len() });
         }
+        GalleryManifest::check_views(gallery, &provenance)?;
         let failed = |error| WriteError::new(directory, error);
         fs::create_dir_all(directory).map_err(failed)?;
         // Held until the end, so that nobody begins to write to what is being replaced.
@@ -138,8 +143,8 @@ impl GalleryDirectory {
         check_digest(reader, &path, &manifest.vectors_file)?;
         let matrix = array.into_matrix(&path)?;
         let count = |what, found, wanted| StorageError::Count { path: path.clone(), what, found, wanted };
-        if matrix.rows != manifest.items {
-            return Err(count("vectors", matrix.rows, manifest.items));
+        if matrix.rows != manifest.rows() {
+            return Err(count("vectors", matrix.rows, manifest.rows()));
         }
         if matrix.columns != manifest.dimension {
             return Err(count("components per vector", matrix.columns, manifest.dimension));
@@ -148,6 +153,7 @@ impl GalleryDirectory {
         let path = directory.join(ITEMS);
         let mut reader = open_recorded(&path, &manifest.items_file)?;
         let (mut identities, mut labels, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+        let views = manifest.provenance.views.as_ref().map(ViewSet::names).unwrap_or_default();
         let mut line = Vec::new();
         let mut lines = BufReader::new(&mut reader);
         loop {
@@ -163,17 +169,23 @@ impl GalleryDirectory {
                 wanted: "an item with identity and label",
                 source,
             })?;
+            let wanted = views.get(identities.len() % views.len().max(1));
+            if item.view.as_deref() != wanted.map(String::as_str) {
+                let (found, wanted) = (item.view.map(Cow::into_owned), wanted.cloned());
+                return Err(StorageError::OtherView { path, line: identities.len() + 1, found, wanted });
+            }
             identities.push(item.identity.into_owned());
             labels.push(item.label.into_owned());
             paths.push(item.path.map(Cow::into_owned));
         }
         check_digest(reader, &path, &manifest.items_file)?;
-        if identities.len() != manifest.items {
-            let (found, wanted) = (identities.len(), manifest.items);
+        if identities.len() != manifest.rows() {
+            let (found, wanted) = (identities.len(), manifest.rows());
             return Err(StorageError::Count { path, what: "items", found, wanted });
         }
 
         let gallery = Gallery::new(matrix.values, manifest.dimension, identities, &labels, manifest.metric)
+            .and_then(|gallery| if views.is_empty() { Ok(gallery) } else { gallery.with_views(views) })
             .map_err(|source| StorageError::Gallery { path: directory.to_owned(), source })?;
         let written = Written { count: 0, first_added: gallery.len(), version: digest };
         Ok(Self { gallery, paths, manifest, written, directory: directory.to_owned() })
@@ -214,6 +226,7 @@ pub(super) fn write_items(
             identity: gallery.identity(row).into(),
             label: gallery.label_name(gallery.label(row)).into(),
             path: paths.get(row).and_then(Option::as_deref).map(Into::into),
+            view: gallery.view(row).map(Into::into),
         };
         serde_json::to_writer(&mut *writer, &item)?;
         writer.write_all(b"\n")?;

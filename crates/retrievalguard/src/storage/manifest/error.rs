@@ -105,6 +105,39 @@ pub enum StorageError {
         /// The digest in the manifest.
         wanted: Digest,
     },
+    /// A manifest speaks of views in a format that has none, or of none in the one that does.
+    #[error("`{}` has format version {format}, which disagrees with its views", path.display())]
+    ViewsFormat {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        format: u32,
+    },
+    /// A gallery has other views than its provenance says.
+    #[error("the items of the gallery have {}, wanted {}", views_in_words(found), views_in_words(wanted))]
+    OtherViews {
+        /// Names of the gallery's views.
+        found: Vec<String>,
+        /// Names of the views that its vectors are said to be made with.
+        wanted: Vec<String>,
+    },
+    /// A row is not the view that it should be.
+    #[error(
+        "line {line} of `{}` is {}, its manifest says {}",
+        path.display(),
+        view_in_words(found.as_deref()),
+        view_in_words(wanted.as_deref())
+    )]
+    OtherView {
+        /// The file.
+        path: PathBuf,
+        /// Which line, counted from 1.
+        line: usize,
+        /// The view that is there, if any.
+        found: Option<String>,
+        /// The view that should be there.
+        wanted: Option<String>,
+    },
     /// Two parts that belong together have different sizes.
     #[error("`{}` has {found} {what}, its manifest says {wanted}", path.display())]
     Count {
@@ -117,12 +150,12 @@ pub enum StorageError {
         /// How many the manifest announces.
         wanted: usize,
     },
-    /// Paths are given for every item or for none.
+    /// Paths are given for every row or for none.
     #[error("{found} paths were given for {wanted} gallery items, wanted one for each or none")]
     Paths {
         /// How many were given.
         found: usize,
-        /// How many items there are.
+        /// How many rows there are.
         wanted: usize,
     },
     /// The vectors are not an array.
@@ -211,6 +244,17 @@ pub enum StorageError {
         /// What was given.
         found: String,
     },
+}
+
+fn views_in_words(names: &[String]) -> String {
+    match names.len() {
+        0 => "no views".to_owned(),
+        _ => format!("the views {}", names.join(", ")),
+    }
+}
+
+fn view_in_words(name: Option<&str>) -> String {
+    name.map_or_else(|| "no view".to_owned(), |name| format!("the view `{name}`"))
 }
 
 impl From<JournalError> for StorageError {

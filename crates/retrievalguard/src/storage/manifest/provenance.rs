@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::storage::digest::Digest;
+use crate::views::ViewSet;
 use crate::{NormBound, Seed, Sigma};
 
 /// Which randomness a gallery was smoothed with.
@@ -43,6 +44,9 @@ pub struct Provenance {
     pub engine: Option<Engine>,
     /// Digest of the pictures and labels.
     pub data_set: Option<Digest>,
+    /// The views that every item has; none where an item is one vector.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub views: Option<ViewSet>,
 }
 
 impl Provenance {
@@ -57,6 +61,7 @@ impl Provenance {
             contract: None,
             engine: None,
             data_set: None,
+            views: None,
         }
     }
 }

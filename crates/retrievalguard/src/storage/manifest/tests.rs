@@ -24,6 +24,7 @@ fn provenance() -> Provenance {
         contract: Some(Digest::of_bytes(b"contract")),
         engine: Some(Engine { name: "rten".into(), version: "0.25".into() }),
         data_set: None,
+        views: None,
     }
 }
 
@@ -255,4 +256,103 @@ fn every_disagreement_with_the_queries_is_said() {
     );
     let clean = GalleryManifest { provenance: Provenance { sigma: None, ..manifest.provenance }, ..manifest };
     assert_eq!(clean.check_against("x", &louder), Ok(()));
+}
+
+fn views() -> ViewSet {
+    use crate::views::{Flip, View};
+    let mirrored = View { flip: Some(Flip::Horizontal), ..View::named("mirrored") };
+    ViewSet::new("flips", vec![View::named("as is"), mirrored]).unwrap()
+}
+
+/// Two items with two views each, in a temporary directory.
+fn stored_with_views() -> (tempfile::TempDir, PathBuf) {
+    let folder = folder_in_memory();
+    let path = folder.path().join("gallery");
+    let identities = ["cat", "cat", "dog", "dog"].map(String::from).to_vec();
+    let vectors = (1..=12).map(|number| number as f32 / 7.0).collect();
+    let gallery = Gallery::new(vectors, 3, identities.clone(), &identities, Metric::Euclidean).unwrap();
+    let gallery = gallery.with_views(views().names()).unwrap();
+    let provenance = Provenance { views: Some(views()), ..provenance() };
+    GalleryDirectory::write(&path, &gallery, &paths(), provenance).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn a_gallery_with_views_comes_back_and_counts_items() {
+    let (_folder, path) = stored_with_views();
+    let stored = GalleryDirectory::read(&path).unwrap();
+    assert_eq!((stored.manifest.items, stored.manifest.rows(), stored.gallery.item_count()), (2, 4, 2));
+    assert_eq!(stored.gallery.view_names(), ["as is", "mirrored"]);
+    assert_eq!(stored.manifest.provenance.views, Some(views()));
+    // Versions that know nothing of views must not take them for items.
+    assert_eq!(stored.manifest.format, VIEWS_FORMAT);
+    let lines = fs::read_to_string(path.join(ITEMS)).unwrap();
+    assert!(lines.lines().nth(1).unwrap().contains(r#""view":"mirrored""#), "{lines}");
+}
+
+#[test]
+fn a_gallery_without_views_says_nothing_of_them() {
+    let (_folder, path) = stored();
+    let text =
+        fs::read_to_string(path.join(MANIFEST)).unwrap() + &fs::read_to_string(path.join(ITEMS)).unwrap();
+    assert!(!text.contains("view"), "{text}");
+    assert_eq!(GalleryDirectory::read(&path).unwrap().manifest.format, GALLERY_FORMAT);
+}
+
+#[test]
+fn views_that_disagree_with_the_manifest_are_refused() {
+    let refused = |path: &Path| GalleryDirectory::read(path).unwrap_err();
+    // The manifest tells of other views than the rows, or of another number of them.
+    let (_folder, path) = stored_with_views();
+    edit(&path, "\"format\": 3", "\"format\": 2");
+    assert!(matches!(refused(&path), StorageError::ViewsFormat { format: 2, .. }));
+    let (_folder, path) = stored();
+    edit(&path, "\"format\": 2", "\"format\": 3");
+    assert!(matches!(refused(&path), StorageError::ViewsFormat { format: 3, .. }));
+    let (_folder, path) = stored_with_views();
+    edit(&path, "\"items\": 2", "\"items\": 4");
+    assert!(matches!(refused(&path), StorageError::Count { found: 4, wanted: 8, .. }));
+    let (_folder, path) = stored_with_views();
+    edit(&path, "\"horizontal\"", "\"vertical\"");
+    let error = refused(&path);
+    assert!(matches!(error, StorageError::Json { .. }), "{error}");
+    // A gallery is not written with other views than it has.
+    let error = GalleryDirectory::write(
+        &path,
+        &gallery(Metric::Euclidean),
+        &[],
+        Provenance { views: Some(views()), ..provenance() },
+    );
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "the items of the gallery have no views, wanted the views as is, mirrored"
+    );
+    // Rows that are called another view, in a file that the manifest vouches for.
+    for (from, to, wanted) in [
+        (r#","view":"mirrored""#, "", "is no view, its manifest says the view `mirrored`"),
+        ("mirrored", "as is", "line 2 of"),
+    ] {
+        let (_folder, path) = stored_with_views();
+        let old = FileRecord::of_file(&path.join(ITEMS)).unwrap();
+        let text = fs::read_to_string(path.join(ITEMS)).unwrap().replacen(from, to, 1);
+        fs::write(path.join(ITEMS), &text).unwrap();
+        let new = FileRecord::of_bytes(text.as_bytes());
+        edit(&path, &old.sha256.to_string(), &new.sha256.to_string());
+        edit(&path, &format!("\"bytes\": {}", old.bytes), &format!("\"bytes\": {}", new.bytes));
+        let error = refused(&path);
+        assert!(matches!(error, StorageError::OtherView { line: 2, .. }), "{error}");
+        assert!(error.to_string().contains(wanted), "{error}");
+    }
+    // The names are right, but the rows are of another picture.
+    let (_folder, path) = stored_with_views();
+    let old = FileRecord::of_file(&path.join(ITEMS)).unwrap();
+    let text = fs::read_to_string(path.join(ITEMS)).unwrap();
+    let text = text.replacen(r#""identity":"dog""#, r#""identity":"cow""#, 1);
+    fs::write(path.join(ITEMS), &text).unwrap();
+    edit(&path, &old.sha256.to_string(), &FileRecord::of_bytes(text.as_bytes()).sha256.to_string());
+    let error = refused(&path);
+    assert!(
+        matches!(error, StorageError::Gallery { source: GalleryError::ViewOfAnother { row: 3, .. }, .. }),
+        "{error}"
+    );
 }

@@ -107,7 +107,7 @@ impl ShardedGallery {
                 let result = reader.read(shard, rows.clone(), |vectors, squared_norms| {
                     let first_row = shard.first_row + rows.start;
                     let labels = &self.labels[first_row..shard.first_row + rows.end];
-                    let rows = Rows { first_row, vectors, squared_norms, labels };
+                    let rows = Rows { first_row, vectors, squared_norms, labels, views: 1 };
                     for search in &mut searches {
                         search.visit(&rows, &mut scratch);
                     }

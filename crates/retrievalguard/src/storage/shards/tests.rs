@@ -427,3 +427,14 @@ fn damage_that_opening_does_not_see_is_an_error_and_never_an_answer() {
         assert!(sharded.verify().is_err());
     }
 }
+
+#[test]
+fn items_with_views_are_not_put_into_shards() {
+    use crate::views::{View, ViewSet};
+    let folder = tempfile::tempdir().unwrap();
+    let set = ViewSet::new("mine", vec![View::named("as is")]).unwrap();
+    let provenance = Provenance { views: Some(set), ..Provenance::unknown(NormBound::UNIT) };
+    let options = ShardOptions { dimension: 2, metric: Metric::Euclidean, rows: NonZeroUsize::MIN };
+    let refused = ShardWriter::create(&folder.path().join("gallery"), options, provenance).map(drop);
+    assert!(matches!(refused, Err(ShardsError::Views { ref set, .. }) if set == "mine"), "{refused:?}");
+}

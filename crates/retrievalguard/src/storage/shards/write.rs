@@ -81,6 +81,9 @@ impl ShardWriter {
         if options.dimension == 0 {
             return Err(GalleryError::DimensionZero.into());
         }
+        if let Some(set) = &provenance.views {
+            return Err(ShardsError::Views { path: directory.to_owned(), set: set.name().to_owned() });
+        }
         let failed = |error| WriteError::new(directory, error);
         fs::create_dir_all(directory).map_err(failed)?;
         if fs::read_dir(directory).map_err(failed)?.next().is_some() {
@@ -245,6 +248,7 @@ impl OpenShard {
             identity: item.identity.into(),
             label: item.label.into(),
             path: item.path.map(Into::into),
+            view: None,
         };
         self.bytes.clear();
         serde_json::to_writer(&mut self.bytes, &line).map_err(|error| failed(ITEMS, error.into()))?;
