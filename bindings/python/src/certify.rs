@@ -160,7 +160,7 @@ impl<'a> Checked<'a> {
             .map(|name| parameters::certificate(name))
             .collect::<PyResult<_>>()?;
         let norm_bound = parameters::norm_bound(settings.norm_bound)?;
-        gallery.check(sigma, gallery.vectors.dimension(), norm_bound)?;
+        gallery.check(sigma, gallery.gallery().dimension(), norm_bound)?;
         let behind = settings.gallery_samples.map(parameters::sample_count).transpose()?;
         let target = settings.target_radius.map(parameters::target_radius).transpose()?;
         check_depth(&names, settings.top_k, target).map_err(|error| raised(&error))?;
@@ -182,7 +182,7 @@ impl<'a> Checked<'a> {
         let make = |(values, dimension)| Samples::new(values, dimension, self.norm_bound, self.excess);
         let certifying = make(query.samples).map_err(Fault::Samples)?;
         let pilot = make(query.pilot).map_err(Fault::Pilot)?;
-        let certifier = QueryCertifier::new(&self.procedure, &self.gallery.vectors);
+        let certifier = QueryCertifier::new(&self.procedure, self.gallery.gallery());
         let certifier = certifier.gallery_samples(self.gallery_samples);
         let sampled = certifier.certifier().sampled(pilot, certifying, self.outputs)?;
         // What is retrieved is decided by all samples, also where a target radius takes fewer.
@@ -199,8 +199,8 @@ impl<'a> Checked<'a> {
         let found = || label.map(|label| gallery.label_name(label).to_owned());
         let label = if query.item.is_some() { None } else { query.label.or_else(found) };
         let row = |neighbour: Neighbour| neighbour.row;
-        let retrieved = certifier.nearest(&mean, 1, &relevance.excluded)?.first().copied().map(row);
-        let nearest_wrong = certifier.nearest_wrong(&mean, &relevance)?.map(row);
+        let (retrieved, nearest_wrong) = certifier.nearest_and_nearest_wrong(&mean, &relevance)?;
+        let (retrieved, nearest_wrong) = (retrieved.map(row), nearest_wrong.map(row));
         let decision = decision.map(Decision::as_str);
         let outcome = |outcome: certificate::Outcome| {
             let half_space = outcome.name == CertificateName::HalfSpace;

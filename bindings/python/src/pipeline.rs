@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetError, NamedSplit, Role, Selected, Selection,
 };
@@ -70,6 +70,7 @@ pub(crate) struct Indexing {
     seed: String,
     metric: String,
     excess: String,
+    shards: Option<usize>,
 }
 
 /// What came of a run beside its result.
@@ -91,6 +92,8 @@ pub(crate) fn index<'py>(
 ) -> PyResult<Report> {
     let encoder = encoder.get();
     let records = pictures.read(Role::Gallery)?.chosen;
+    let positive = |count| NonZeroUsize::new(count).ok_or_else(|| refused("shards is 0, wanted at least 1"));
+    let shards = indexing.shards.map(positive).transpose()?;
     let request = IndexRequest {
         records: &records,
         embedder: &encoder.embedder,
@@ -102,6 +105,7 @@ pub(crate) fn index<'py>(
         broken: pictures.broken(),
         threads: encoder.threads,
         batch: encoder.batch,
+        shards,
     };
     let report = interruptible(py, progress.as_ref(), |observer| {
         retrievalguard_encoder::pipeline::index(&request, &out, observer)
@@ -198,10 +202,10 @@ pub(crate) fn ordered<T>(
     let given = certifying.sigma.map(parameters::sigma).transpose()?;
     let wrong = |error: OptionsError| raised(&error);
     options.check().map_err(wrong)?;
-    let stored = py.detach(|| GalleryDirectory::read(gallery)).map_err(|error| raised(&error))?;
+    let stored = py.detach(|| StoredGallery::open(gallery)).map_err(|error| raised(&error))?;
     let queries = pictures.read(Role::Query)?;
     let gallery_name = gallery.display().to_string();
-    let sigma = sigma_for(given, &stored.manifest, &gallery_name).map_err(wrong)?;
+    let sigma = sigma_for(given, stored.provenance(), &gallery_name).map_err(wrong)?;
     let request =
         options.request(sigma, &queries, &encoder.embedder, (&stored, &gallery_name)).map_err(wrong)?;
     let command = vec!["python".to_owned(), format!("retrievalguard.{name}")];

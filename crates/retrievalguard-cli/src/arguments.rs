@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use retrievalguard::certificate::{CertificateName, Retriever};
-use retrievalguard::storage::manifest::GalleryManifest;
+use retrievalguard::storage::manifest::Provenance;
 use retrievalguard::{Excess, Sigma};
 use retrievalguard_encoder::dataset::{Boxes, BrokenPictures, Format, NamedSplit, Role, Selected, Selection};
 #[cfg(feature = "train")]
@@ -129,10 +129,10 @@ impl ModelArgs {
 /// The noise level that was given, or else that of the gallery.
 pub(crate) fn sigma_for(
     given: Option<Sigma>,
-    manifest: &GalleryManifest,
+    provenance: &Provenance,
     gallery: &Path,
 ) -> anyhow::Result<Sigma> {
-    pipeline::sigma_for(given, manifest, &gallery.display().to_string()).map_err(in_flags)
+    pipeline::sigma_for(given, provenance, &gallery.display().to_string()).map_err(in_flags)
 }
 
 /// Options that were refused, in the words of this command line.

@@ -6,10 +6,10 @@
 
 use retrievalguard::certificate::CertificateName;
 pub use retrievalguard::certificate::Retriever;
-use retrievalguard::gallery::Gallery;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Differences;
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::manifest::StorageError;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Alpha, Embedder, Excess, NormBound, SampleCount, Seed, Sigma, TargetRadius};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -115,7 +115,7 @@ impl EncoderDescription {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GalleryDescription {
-    /// Stands for its vectors, names, labels and how they were made, see [`GalleryDirectory::digest`].
+    /// Stands for its vectors, names, labels and how they were made, see [`StoredGallery::digest`].
     pub digest: Digest,
     /// Number of items.
     pub items: usize,
@@ -127,19 +127,14 @@ pub struct GalleryDescription {
 
 impl GalleryDescription {
     /// Describes a stored gallery.
-    pub fn new(stored: &GalleryDirectory) -> Self {
-        Self {
-            digest: stored.digest(),
-            items: stored.gallery.len(),
-            samples: stored.manifest.provenance.samples,
-            largest_norm: largest_norm(&stored.gallery),
-        }
+    pub fn new(stored: &StoredGallery) -> Result<Self, StorageError> {
+        Ok(Self {
+            digest: stored.digest()?,
+            items: stored.gallery().len(),
+            samples: stored.provenance().samples,
+            largest_norm: stored.largest_norm()?,
+        })
     }
-}
-
-fn largest_norm(gallery: &Gallery) -> f64 {
-    let squared = |row: &[f32]| row.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>();
-    gallery.vectors().chunks_exact(gallery.dimension()).map(squared).fold(0.0, f64::max).sqrt()
 }
 
 /// How one query is certified: everything but the query, the noise and the gallery.

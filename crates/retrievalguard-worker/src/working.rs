@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use retrievalguard::storage::atomic;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Picture, Smoother};
 use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
@@ -52,7 +53,7 @@ pub struct Worked {
 struct Tools {
     embedder: OnnxEmbedder,
     /// Needed where a task is a whole query.
-    gallery: Option<GalleryDirectory>,
+    gallery: Option<StoredGallery>,
 }
 
 impl Tools {
@@ -93,6 +94,7 @@ impl Tools {
             return Err(WorkerError::Manifest { run: store.address().to_owned(), wanted });
         }
         let gallery = whole.then(|| GalleryDirectory::read(&folder.join(GALLERY))).transpose()?;
+        let gallery = gallery.map(StoredGallery::from);
         if let Some(gallery) = &gallery {
             check_gallery(gallery, store.address(), &embedder, manifest.procedure()?.sigma)?;
             manifest.check_gallery(store.address(), gallery)?;

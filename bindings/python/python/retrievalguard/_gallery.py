@@ -84,6 +84,9 @@ class Gallery:
     def read(cls, path: PathLike) -> Gallery:
         """Reads a gallery directory, as written by `write`, `index` or ``retrievalguard index``.
 
+        One in shards stays on disk: it is searched and certified against like another, and `vectors`, `identities`, `write` and
+        the tables, which need all of it in memory, raise `InputError`.
+
         Parameters
         ----------
         path : path_like
@@ -186,7 +189,7 @@ class Gallery:
         return len(self._stored)
 
     def __repr__(self) -> str:
-        kinds = len(set(self._stored.labels()))
+        kinds = self._stored.label_count
         return f"Gallery({len(self)} items, {kinds} labels, dimension {self.dimension}, {self.metric})"
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -26,6 +26,7 @@ def index(
     seed: Seed = 0,
     metric: str = "euclidean",
     excess: str = "refuse",
+    shards: Optional[int] = None,
     format: str = "auto",
     split: Optional[str] = None,
     every: int = 1,
@@ -56,6 +57,8 @@ def index(
         How vectors are compared.
     excess : {"refuse", "project"}
         What happens to embeddings above the norm bound.
+    shards : int, optional
+        Write the gallery in so many shards, which are searched on disk instead of in memory.
     format : str
         Layout of the data set: ``"auto"``, ``"image-folder"``, ``"csv"``, ``"cub"``, ``"cars"``, ``"sop"`` or ``"idx"``.
     split : str, optional
@@ -79,6 +82,7 @@ def index(
         "seed": seed_digits(seed),
         "metric": str(metric),
         "excess": str(excess),
+        "shards": None if shards is None else count(shards, "shards"),
     }
     chosen = _pictures(pictures, format, split, every, limit, skip_broken)
     with Bar(progress, 0, "indexing", "picture") as bar:

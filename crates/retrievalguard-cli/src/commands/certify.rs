@@ -15,7 +15,7 @@ use retrievalguard::certificate::{CertificateName, Radius, Retriever, Verdict, d
 use retrievalguard::evaluation::Counts;
 use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{
     Alpha, Embedder, Excess, NormBound, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius,
 };
@@ -166,11 +166,11 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     };
     let options = arguments.options();
     options.check().map_err(in_flags)?;
-    let stored = GalleryDirectory::read(gallery)?;
-    let sigma = sigma_for(arguments.sigma, &stored.manifest, gallery)?;
+    let stored = StoredGallery::open(gallery)?;
+    let sigma = sigma_for(arguments.sigma, stored.provenance(), gallery)?;
     let embedder = arguments.engine.open(model, arguments.contract.as_deref())?;
     let selected = arguments.data.read(queries, Role::Query)?;
-    let unknown = stored.manifest.unknown();
+    let unknown = stored.provenance().gaps();
     if !unknown.is_empty() {
         tell(format_args!("note: gallery `{}` does not say its {}", gallery.display(), unknown.join(", ")));
     }
@@ -284,13 +284,13 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
     let queries = request.queries.len() as u64;
     let mut ceiling =
         Ceiling::new(procedure.sigma, procedure.alpha, embedder.norm_bound(), embedder.dimension());
-    let provenance = &request.gallery.manifest.provenance;
+    let provenance = request.gallery.provenance();
     if let Some(samples) = provenance.samples.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
         ceiling = ceiling.gallery_samples(samples);
     }
     tell(format_args!(
         "plan: {queries} queries against {} items, {} + {} noisy copies each, sigma {}, alpha {}",
-        request.gallery.gallery.len(),
+        request.gallery.gallery().len(),
         procedure.pilot,
         procedure.samples,
         procedure.sigma,

@@ -14,7 +14,7 @@ use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Differences;
 use retrievalguard::storage::lock::{FolderLock, LOCK_FILE};
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma};
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetOptions, Format, RecordSet, Selected, open,
@@ -281,8 +281,8 @@ fn gallery(
     arguments: &DemoArgs,
     paths: &DemoPaths,
     embedder: &OnnxEmbedder,
-) -> anyhow::Result<GalleryDirectory> {
-    if let Ok(stored) = GalleryDirectory::read(&paths.gallery) {
+) -> anyhow::Result<StoredGallery> {
+    if let Ok(stored) = StoredGallery::open(&paths.gallery) {
         return Ok(stored);
     }
     let records = read(paths, Part::Gallery)?;
@@ -296,13 +296,14 @@ fn gallery(
         excess: Excess::Refuse,
         broken: BrokenPictures::Fatal,
         threads: arguments.engine.threads(),
+        shards: None,
         batch: arguments.engine.batch,
     };
     let progress = Progress::new("indexing");
     let result = index(&request, &paths.gallery, &progress);
     progress.finish();
     result?;
-    Ok(GalleryDirectory::read(&paths.gallery)?)
+    Ok(StoredGallery::open(&paths.gallery)?)
 }
 
 /// The tables, what they mean, where they are and what to try next.

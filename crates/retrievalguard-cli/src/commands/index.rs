@@ -1,6 +1,7 @@
 //! `retrievalguard index`: labelled pictures in, a gallery out.
 
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use retrievalguard::gallery::Metric;
@@ -31,6 +32,9 @@ pub(crate) struct IndexArgs {
     /// Seed of the noise
     #[arg(long, default_value = "0")]
     seed: Seed,
+    /// Write the gallery in so many shards, which are searched on disk instead of in memory
+    #[arg(long, value_name = "NUMBER")]
+    shards: Option<NonZeroUsize>,
     /// Compare by cosine instead of Euclidean distance
     #[arg(long)]
     cosine: bool,
@@ -55,6 +59,7 @@ pub(super) fn run(arguments: &IndexArgs, out: &mut dyn Write) -> anyhow::Result<
         broken: arguments.data.broken(),
         threads: arguments.model.engine.threads(),
         batch: arguments.model.engine.batch,
+        shards: arguments.shards,
     };
     let result = index(&request, &arguments.gallery, &progress);
     progress.finish();
@@ -67,8 +72,8 @@ pub(super) fn run(arguments: &IndexArgs, out: &mut dyn Write) -> anyhow::Result<
         out,
         "{}: {} items of dimension {}",
         arguments.gallery.display(),
-        report.manifest.items,
-        report.manifest.dimension
+        report.items,
+        report.dimension
     )?;
     Ok(())
 }

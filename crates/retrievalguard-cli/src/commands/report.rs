@@ -11,8 +11,9 @@ use retrievalguard::SampleCount;
 use retrievalguard::certificate::Radius;
 use retrievalguard::gallery::Metric;
 use retrievalguard::storage::atomic::{self, WriteError};
-use retrievalguard::storage::manifest::{GalleryDirectory, SeedRecord};
+use retrievalguard::storage::manifest::SeedRecord;
 use retrievalguard::storage::sealed::{SealError, unseal};
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, data_set_digest, open};
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
@@ -156,7 +157,7 @@ fn model_config(run: &RunDirectory) -> anyhow::Result<ModelConfig> {
 /// Where the pictures of a run are.
 struct RunPictures<'a> {
     run: &'a RunDirectory,
-    gallery: Option<&'a GalleryDirectory>,
+    gallery: Option<&'a StoredGallery>,
     config: Option<&'a ModelConfig>,
     records: Option<&'a [Option<Record>]>,
 }
@@ -218,9 +219,9 @@ impl RunPictures<'_> {
         Ok(Thumbnail::perturbed(&record.identity, &values, config, radius, self.run.smoothed.seed)?)
     }
 
-    fn item(&self, gallery: &GalleryDirectory, identity: &str) -> Option<Thumbnail> {
-        let row = *gallery.gallery.rows_of(identity).first()?;
-        let path = gallery.picture_path(row)?;
+    fn item(&self, gallery: &StoredGallery, identity: &str) -> Option<Thumbnail> {
+        let row = *gallery.gallery().rows_of(identity).ok()?.first()?;
+        let path = gallery.picture_path(row).ok()??;
         // A relative path holds where the gallery was made, which is nearly always where the run was.
         let places = [self.run.inputs.places.directory.join(&path), path];
         let path = places.iter().find(|path| path.is_file())?;
@@ -239,7 +240,7 @@ fn finished(folder: &Path) -> Option<u64> {
 fn facts(
     run: &RunDirectory,
     finished: Option<u64>,
-    gallery: Option<&GalleryDirectory>,
+    gallery: Option<&StoredGallery>,
     config: Option<&ModelConfig>,
 ) -> Facts {
     let (description, smoothed) = (&run.description, &run.smoothed);
@@ -263,14 +264,10 @@ fn facts(
         finished,
         digests: digests.map(|(name, digest)| (name.to_owned(), digest.to_string())).to_vec(),
         gallery: gallery.map(|stored| GalleryFacts {
-            items: stored.manifest.items,
-            dimension: stored.manifest.dimension,
-            norm_bound: stored.manifest.provenance.norm_bound,
-            samples: stored
-                .manifest
-                .provenance
-                .samples
-                .and_then(|count| SampleCount::new(u64::from(count)).ok()),
+            items: stored.gallery().len(),
+            dimension: stored.gallery().dimension(),
+            norm_bound: stored.provenance().norm_bound,
+            samples: stored.provenance().samples.and_then(|count| SampleCount::new(u64::from(count)).ok()),
         }),
         input: config.map(ModelConfig::picture_shape),
     }
@@ -280,7 +277,7 @@ fn facts(
 fn commands(
     arguments: &ReportArgs,
     run: &RunDirectory,
-    gallery: Option<&GalleryDirectory>,
+    gallery: Option<&StoredGallery>,
 ) -> anyhow::Result<Vec<CommandLine>> {
     let inputs = &run.inputs.places;
     let there = |command: String| Some(format!("cd {} && {command}", quoted(&inputs.directory)));
@@ -320,7 +317,9 @@ fn commands(
 }
 
 /// The command that makes the gallery, if the gallery knows enough of its making and its pictures are what they were.
-fn index_command(run: &RunDirectory, gallery: &GalleryDirectory) -> Option<String> {
+fn index_command(run: &RunDirectory, gallery: &StoredGallery) -> Option<String> {
+    // Shards do not keep the paths of all pictures in memory.
+    let gallery = gallery.in_memory().ok()?;
     let provenance = &gallery.manifest.provenance;
     let (sigma, samples) = (provenance.sigma?, provenance.samples?);
     let Some(SeedRecord::Fixed(seed)) = provenance.seed else { return None };

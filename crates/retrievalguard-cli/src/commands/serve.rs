@@ -124,7 +124,7 @@ enum LogFormat {
 
 pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (gallery, model) = (&arguments.gallery, &arguments.model);
-    let sigma = sigma_for(arguments.sigma, &GalleryDirectory::read_manifest(gallery)?, gallery)?;
+    let sigma = sigma_for(arguments.sigma, &GalleryDirectory::read_manifest(gallery)?.provenance, gallery)?;
     let tokens = match &arguments.tokens {
         Some(path) => read_tokens(path)?,
         None => Tokens::default(),

@@ -21,6 +21,7 @@ mod samples_file;
 mod sandbox;
 mod serve;
 mod serve_client;
+mod shards;
 // They need `prlimit`, `setpriv` and every address of 127.0.0.0/8.
 #[cfg(target_os = "linux")]
 mod serve_disks;

@@ -6,7 +6,8 @@ use std::path::Path;
 use retrievalguard::gallery::{Gallery, Metric};
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::write;
-use retrievalguard::storage::manifest::{Engine, GalleryDirectory, GalleryManifest, Provenance, SeedRecord};
+use retrievalguard::storage::manifest::{Engine, Provenance, SeedRecord};
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Embedder, Excess, Seed, Sigma, Smoother};
 use serde_json::json;
 
@@ -39,13 +40,17 @@ pub struct IndexRequest<'a> {
     pub threads: NonZeroUsize,
     /// Noisy copies that go through the encoder together; the result does not depend on it.
     pub batch: NonZeroUsize,
+    /// How many shards the gallery is written in; none for a gallery that is read into memory.
+    pub shards: Option<NonZeroUsize>,
 }
 
 /// What an index run made.
 #[derive(Debug)]
 pub struct IndexReport {
-    /// The gallery's manifest.
-    pub manifest: GalleryManifest,
+    /// Number of items in the gallery.
+    pub items: usize,
+    /// Length of a vector.
+    pub dimension: usize,
     /// Broken pictures that were left out: identity and reason.
     pub skipped: Vec<(String, String)>,
     /// Pictures that an earlier, interrupted run had done already.
@@ -72,8 +77,8 @@ pub fn index(
     }));
     std::fs::create_dir_all(directory)
         .map_err(|error| retrievalguard::storage::atomic::WriteError::new(directory, error))?;
-    // Said before the work: a gallery with acknowledged writes is not replaced.
-    GalleryDirectory::check_replaceable(directory)?;
+    // Said before the work: a gallery with acknowledged writes is not replaced, nor one of the other kind.
+    StoredGallery::check_replaceable(directory, request.shards.is_some())?;
     let path = directory.join("index.journal");
     let run =
         ResumableRun { journal: &path, description: &description, pictures: records.len(), broken }.open()?;
@@ -136,7 +141,7 @@ pub fn index(
     write(&directory.join(MODEL_CONFIG_FILE), embedder.model_config().to_toml().as_bytes())?;
     let check = serde_json::to_string_pretty(embedder.check()).expect("a check is words");
     write(&directory.join(CHECK_FILE), format!("{check}\n").as_bytes())?;
-    let manifest = GalleryDirectory::write(directory, &gallery, &paths, provenance)?;
+    StoredGallery::write(directory, &gallery, &paths, provenance, request.shards)?;
     journal.remove()?;
-    Ok(IndexReport { manifest, skipped, resumed })
+    Ok(IndexReport { items: gallery.len(), dimension, skipped, resumed })
 }

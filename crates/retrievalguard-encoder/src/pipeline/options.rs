@@ -2,8 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use retrievalguard::certificate::{CertificateName, Retriever, fewest_to_decide};
-use retrievalguard::storage::manifest::{GalleryDirectory, GalleryManifest};
+use retrievalguard::certificate::{CertificateError, CertificateName, Retriever, fewest_to_decide};
+use retrievalguard::storage::manifest::Provenance;
+use retrievalguard::storage::stored::{GalleryRef, StoredGallery};
 use retrievalguard::{Alpha, Excess, ParameterError, SampleCount, Seed, Sigma, TargetRadius};
 
 use super::{CertifyRequest, LeaveOneOut};
@@ -43,6 +44,9 @@ pub enum OptionsError {
     /// A number is out of its range.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
+    /// The gallery is on disk, and what is asked for needs it in memory.
+    #[error(transparent)]
+    InMemoryOnly(CertificateError),
 }
 
 impl OptionsError {
@@ -72,6 +76,7 @@ impl OptionsError {
                 format!("gallery `{gallery}` does not say its noise level, wanted {sigma}")
             }
             Self::Parameter(error) => error.to_string(),
+            Self::InMemoryOnly(error) => error.to_string(),
         }
     }
 }
@@ -81,10 +86,10 @@ impl OptionsError {
 /// A given one that is another is refused with the rest of the gallery's disagreements.
 pub fn sigma_for(
     given: Option<Sigma>,
-    manifest: &GalleryManifest,
+    provenance: &Provenance,
     gallery: &str,
 ) -> Result<Sigma, OptionsError> {
-    let sigma = given.or(manifest.provenance.sigma);
+    let sigma = given.or(provenance.sigma);
     sigma.ok_or_else(|| OptionsError::NoSigma { gallery: gallery.to_owned() })
 }
 
@@ -129,6 +134,23 @@ pub fn check_cap(procedure: &Procedure) -> Result<(), OptionsError> {
         Some(fewest) if fewest > cap.get() => Err(OptionsError::CapTooLow { cap, fewest, target }),
         Some(_) | None => Ok(()),
     }
+}
+
+/// Refuses what cannot be had of a gallery in shards, before a sample is drawn.
+pub fn check_kind(procedure: &Procedure, gallery: GalleryRef<'_>) -> Result<(), OptionsError> {
+    let Procedure { certificates, top_k, target_radius, .. } = procedure;
+    let what = match gallery {
+        GalleryRef::Memory(_) => None,
+        GalleryRef::Shards(_) if certificates.contains(&CertificateName::HalfSpaceMean) => {
+            Some("half-space-mean")
+        }
+        GalleryRef::Shards(_) if *top_k > 1 => Some("half-space for recall@2 and deeper"),
+        GalleryRef::Shards(_) if target_radius.is_some() && procedure.retriever() == Retriever::Mean => {
+            Some("a target radius of half-space")
+        }
+        GalleryRef::Shards(_) => None,
+    };
+    what.map_or(Ok(()), |what| Err(OptionsError::InMemoryOnly(CertificateError::InMemoryOnly(what))))
 }
 
 /// Everything about a run of certificates but its pictures, its encoder and its gallery.
@@ -193,16 +215,18 @@ impl CertifyOptions {
         sigma: Sigma,
         queries: &'a Selected,
         embedder: &'a OnnxEmbedder,
-        (gallery, gallery_name): (&'a GalleryDirectory, &'a str),
+        (gallery, gallery_name): (&'a StoredGallery, &'a str),
     ) -> Result<CertifyRequest<'a>, OptionsError> {
         self.check()?;
+        let procedure = self.procedure(sigma, queries.chosen.len())?;
+        check_kind(&procedure, gallery.gallery())?;
         Ok(CertifyRequest {
             queries: &queries.chosen,
             data_set: &queries.all,
             embedder,
             gallery,
             gallery_name,
-            procedure: self.procedure(sigma, queries.chosen.len())?,
+            procedure,
             options: self,
         })
     }

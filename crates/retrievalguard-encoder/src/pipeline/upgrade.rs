@@ -16,6 +16,7 @@ use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Journal, JournalError};
 use retrievalguard::storage::lock::{FolderLock, LockError};
 use retrievalguard::storage::manifest::{GALLERY_FORMAT, GalleryDirectory, QuerySide, StorageError};
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Alpha, NormBound, SampleCount, Seed, Sigma, TargetRadius};
 use serde::Deserialize;
 use serde_json::Value;
@@ -240,7 +241,7 @@ fn upgrade_run(
         contract: Some(old.contract),
     };
     stored.manifest.check_against(&gallery.display().to_string(), &side).map_err(PipelineError::from)?;
-    let description = old.into_current(&stored);
+    let description = old.into_current(&stored.into())?;
     let run = TableDescription::Run(Box::new(description.clone()));
     // Before anything is overwritten: what could not be read again afterwards would be lost.
     table.check_plausible(&run, &path)?;
@@ -304,11 +305,11 @@ fn absolute(path: &Path) -> Result<PathBuf, UpgradeError> {
 }
 
 impl OldDescription {
-    fn into_current(mut self, stored: &GalleryDirectory) -> RunDescription {
+    fn into_current(mut self, stored: &StoredGallery) -> Result<RunDescription, StorageError> {
         // In the order of the table.
         self.certificates.sort_unstable();
         self.certificates.dedup();
-        let norm_bound: NormBound = stored.manifest.provenance.norm_bound;
+        let norm_bound: NormBound = stored.provenance().norm_bound;
         let procedure = Procedure {
             sigma: self.sigma,
             alpha: self.alpha,
@@ -320,7 +321,7 @@ impl OldDescription {
         };
         let excess =
             if self.project { retrievalguard::Excess::Project } else { retrievalguard::Excess::Refuse };
-        RunDescription {
+        Ok(RunDescription {
             format: RUN_FORMAT,
             command: RunCommand::Certify,
             tool: self.tool,
@@ -329,7 +330,7 @@ impl OldDescription {
                 quantised: self.quantised,
                 contract: self.contract,
                 // Queries and gallery agreed in both, or there would be no run.
-                dimension: stored.manifest.dimension,
+                dimension: stored.gallery().dimension(),
                 norm_bound,
                 engine: self.engine,
                 encoder_check: None,
@@ -337,9 +338,9 @@ impl OldDescription {
             queries: self.queries,
             leave_one_out: self.leave_one_out,
             excluded_rows: self.excluded_rows,
-            gallery: GalleryDescription::new(stored),
+            gallery: GalleryDescription::new(stored)?,
             method: Method::Smoothed(Smoothed::new(procedure, self.seed, excess)),
-        }
+        })
     }
 }
 

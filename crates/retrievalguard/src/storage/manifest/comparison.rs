@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::GalleryManifest;
+use super::{GalleryManifest, Provenance};
 use crate::storage::digest::Digest;
 use crate::{NormBound, Sigma};
 
@@ -103,13 +103,30 @@ impl GalleryManifest {
     /// What either side does not know is not compared, see [`GalleryManifest::unknown`]; a gallery of clean embeddings
     /// has no noise level and serves every one.
     pub fn check_against(&self, name: &str, queries: &QuerySide) -> Result<(), Mismatch> {
-        let own = &self.provenance;
+        self.provenance.check_against(self.dimension, name, queries)
+    }
+
+    /// Names of the things that the manifest does not know and that can therefore not be checked.
+    pub fn unknown(&self) -> Vec<&'static str> {
+        self.provenance.gaps()
+    }
+}
+
+impl Provenance {
+    /// Whether queries made with `queries` may be asked of a gallery called `name` with vectors of this dimension.
+    pub(in crate::storage) fn check_against(
+        &self,
+        dimension: usize,
+        name: &str,
+        queries: &QuerySide,
+    ) -> Result<(), Mismatch> {
+        let own = self;
         let mut disagreements = Vec::new();
         if let Some(gallery) = own.sigma.filter(|&sigma| sigma != queries.sigma) {
             disagreements.push(Disagreement::Sigma { gallery, queries: queries.sigma });
         }
-        if self.dimension != queries.dimension {
-            let (gallery, queries) = (self.dimension, queries.dimension);
+        if dimension != queries.dimension {
+            let (gallery, queries) = (dimension, queries.dimension);
             disagreements.push(Disagreement::Dimension { gallery, queries });
         }
         if own.norm_bound != queries.norm_bound {
@@ -131,9 +148,9 @@ impl GalleryManifest {
         }
     }
 
-    /// Names of the things that the manifest does not know and that can therefore not be checked.
-    pub fn unknown(&self) -> Vec<&'static str> {
-        let own = &self.provenance;
+    /// Names of the things that are not known and can therefore not be checked.
+    pub fn gaps(&self) -> Vec<&'static str> {
+        let own = self;
         [
             // Clean embeddings have no sigma, and say so by zero samples.
             ("sigma", own.sigma.is_none() && own.samples != Some(0)),
