@@ -105,6 +105,7 @@ fn query(folder: &Path, rounds: usize) -> Result<(), Box<dyn Error>> {
         certificates: vec![CertificateName::Pairwise],
         top_k: 1,
         target_radius: Some(TargetRadius::new(sigma.get())?),
+        replan_bets: false,
     };
     let certifier = QueryCertifier::stored(&procedure, &stored);
     let (centres, rows) = (stream("centres"), stream("rows"));

@@ -9,7 +9,7 @@ use pyo3::types::PyType;
 use retrievalguard::gallery as method;
 use retrievalguard::storage::manifest::{GalleryDirectory, Provenance, QuerySide, StorageError};
 use retrievalguard::storage::stored::{GalleryRef, StoredGallery};
-use retrievalguard::{NormBound, SampleCount, Sigma};
+use retrievalguard::{Components, NormBound, SampleCount, Sigma};
 
 use crate::errors::{raised, refused};
 use crate::parameters;
@@ -62,9 +62,15 @@ impl Gallery {
     }
 
     /// Whether queries made like this may be asked; a gallery that says nothing of itself takes all.
-    pub(crate) fn check(&self, sigma: Sigma, dimension: usize, norm_bound: NormBound) -> PyResult<()> {
+    pub(crate) fn check(
+        &self,
+        sigma: Sigma,
+        dimension: usize,
+        norm_bound: NormBound,
+        components: Components,
+    ) -> PyResult<()> {
         let Held::Stored(stored) = &self.held else { return Ok(()) };
-        let queries = QuerySide { sigma, dimension, norm_bound, model: None, contract: None };
+        let queries = QuerySide { sigma, dimension, norm_bound, components, model: None, contract: None };
         stored.check_against(&self.name, &queries).map_err(|error| raised(&error))
     }
 }

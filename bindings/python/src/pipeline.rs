@@ -126,6 +126,7 @@ pub(crate) struct Certifying {
     certificates: Vec<String>,
     top_k: usize,
     target_radius: Option<f64>,
+    replan_bets: bool,
     seed: String,
     leave_one_out: String,
     excess: String,
@@ -185,6 +186,7 @@ pub(crate) fn ordered<T>(
             .collect::<PyResult<_>>()?,
         top_k: certifying.top_k,
         target_radius: certifying.target_radius.map(parameters::target_radius).transpose()?,
+        replan_bets: certifying.replan_bets,
         seed: parameters::seed(&certifying.seed)?,
         leave_one_out: match certifying.leave_one_out.as_str() {
             "auto" => LeaveOneOut::Auto,

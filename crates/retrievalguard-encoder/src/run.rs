@@ -10,13 +10,15 @@ use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Differences;
 use retrievalguard::storage::manifest::StorageError;
 use retrievalguard::storage::stored::StoredGallery;
-use retrievalguard::{Alpha, Embedder, Excess, NormBound, SampleCount, Seed, Sigma, TargetRadius};
+use retrievalguard::{
+    Alpha, Components, Embedder, Excess, NormBound, SampleCount, Seed, Sigma, TargetRadius,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::check::EncoderCheck;
 use crate::engine::OnnxEmbedder;
-use crate::pipeline::check_depth;
+use crate::pipeline::{check_bets, check_depth};
 
 /// Version of [`RunDescription`]; descriptions of format 1 do not name their format.
 pub const RUN_FORMAT: u32 = 2;
@@ -78,6 +80,9 @@ pub struct EncoderDescription {
     pub dimension: usize,
     /// Norm bound `F` of its embeddings.
     pub norm_bound: NormBound,
+    /// Whether negative components of its embeddings are set to zero.
+    #[serde(default, skip_serializing_if = "Components::is_any")]
+    pub components: Components,
     /// Who computes; last digits depend on it.
     pub engine: String,
     /// How it was settled that it is a function of each picture alone; none in a run that was upgraded from format 1.
@@ -94,15 +99,19 @@ impl EncoderDescription {
             contract: digest(&embedder.model_config().hash()),
             dimension: embedder.dimension(),
             norm_bound: embedder.norm_bound(),
+            components: embedder.components(),
             engine: embedder.report().to_string(),
             encoder_check: Some(embedder.check().clone()),
         }
     }
 
-    /// The description of something else that this encoder decides, as journals have it: the encoder by the four keys that
-    /// tell it from others, beside further ones.
+    /// The description of something else that this encoder decides, as journals have it: the encoder by the keys that tell it
+    /// from others, beside further ones.
     pub(crate) fn beside(&self, mut further: Value) -> Value {
-        let Self { model, contract, engine, encoder_check, .. } = self;
+        let Self { model, contract, components, engine, encoder_check, .. } = self;
+        if !components.is_any() {
+            further["components"] = serde_json::to_value(components).expect("components are a word");
+        }
         further["model"] = model.to_string().into();
         further["contract"] = contract.to_string().into();
         further["engine"] = engine.as_str().into();
@@ -154,6 +163,9 @@ pub struct Procedure {
     pub top_k: usize,
     /// A radius to decide with as few samples as possible, under the only certificate.
     pub target_radius: Option<TargetRadius>,
+    /// Whether bets of `half-space` are planned again while samples come in.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replan_bets: bool,
 }
 
 impl Procedure {
@@ -288,7 +300,14 @@ impl RunDescription {
         if smoothed.retrievers != wanted {
             return contradiction("retrievers", &smoothed.retrievers, &wanted);
         }
-        let Procedure { top_k, target_radius, .. } = smoothed.procedure;
+        let Procedure { top_k, target_radius, replan_bets, .. } = smoothed.procedure;
+        if check_bets(names, target_radius, replan_bets).is_err() {
+            return contradiction(
+                "replan_bets",
+                &replan_bets,
+                &"half-space without a target radius beside it",
+            );
+        }
         if check_depth(names, top_k, target_radius).is_err() {
             return contradiction(
                 "certificates",
@@ -399,6 +418,7 @@ pub(crate) mod tests {
             certificates,
             top_k: 1,
             target_radius: None,
+            replan_bets: false,
         };
         RunDescription {
             format: RUN_FORMAT,
@@ -410,6 +430,7 @@ pub(crate) mod tests {
                 contract: Digest::of_bytes(b"contract"),
                 dimension: 16,
                 norm_bound: NormBound::UNIT,
+                components: Components::Any,
                 engine: "rten 1".into(),
                 encoder_check: None,
             },

@@ -78,6 +78,7 @@ pub fn merge(
             sigma: manifest.procedure()?.sigma,
             dimension: gallery.gallery().dimension(),
             norm_bound: gallery.provenance().norm_bound,
+            components: manifest.run.encoder.components,
             model: Some(manifest.run.encoder.model),
             contract: Some(manifest.run.encoder.contract),
         };
@@ -146,7 +147,9 @@ impl Merging<'_> {
         let asked = Query { relevant: Relevant::Label(&query.label), excluded: &query.excluded };
         let certifier = QueryCertifier::stored(self.manifest.procedure()?, gallery);
         let bound = gallery.provenance().norm_bound;
-        let draw = |stage, _| self.samples(&tasks, stage, bound);
+        // Those of a clamped encoder were clamped when they were drawn, which changes nothing but says so.
+        let components = self.manifest.run.encoder.components;
+        let draw = |stage, _| Ok(self.samples(&tasks, stage, bound)?.with(components));
         QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity)).map(PictureOutcome::Done)
     }
 

@@ -77,6 +77,7 @@ impl Tools {
         let own = wanted.engine.split(' ').next().and_then(|word| word.parse().ok());
         let engine = EngineOptions { engine: options.engine.engine.or(own), ..options.engine.clone() };
         let embedder = OnnxEmbedder::open(&folder.join(MODEL), config, &engine)?;
+        let embedder = embedder.with_components(wanted.components);
         let found = EncoderDescription::new(&embedder);
         if found.engine != wanted.engine {
             let (run, wanted) = (store.address().to_owned(), wanted.engine.clone());

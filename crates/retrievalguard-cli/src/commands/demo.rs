@@ -140,6 +140,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
         certificates: CertificateName::ALL.to_vec(),
         top_k: 1,
         target_radius: None,
+        replan_bets: false,
         seed: Seed::new(0),
         leave_one_out: LeaveOneOut::Auto,
         excess: Excess::Refuse,

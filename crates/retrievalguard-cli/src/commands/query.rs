@@ -77,6 +77,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         certificates,
         top_k: 1,
         target_radius: arguments.target_radius,
+        replan_bets: false,
     };
     check_cap(&procedure)
         .and_then(|()| check_kind(&procedure, stored.gallery()))

@@ -342,12 +342,13 @@ fn index_command(run: &RunDirectory, gallery: &StoredGallery) -> Option<String> 
     }
     let config = run.inputs.places.contract.as_ref().map(|path| format!(" --contract {}", quoted(path)));
     Some(format!(
-        "retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{} --gallery {}",
+        "retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{}{} --gallery {}",
         quoted(Path::new(pictures)),
         quoted(&run.inputs.places.model),
         config.unwrap_or_default(),
         String::from(seed),
         if gallery.manifest.metric == Metric::Cosine { " --cosine" } else { "" },
+        if provenance.components.is_any() { "" } else { " --non-negative" },
         quoted(&run.inputs.places.gallery),
     ))
 }

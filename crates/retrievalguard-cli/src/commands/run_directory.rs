@@ -139,6 +139,7 @@ impl RunDirectory {
     pub(super) fn encoder(&self, engine: &EngineArgs) -> anyhow::Result<OnnxEmbedder> {
         let RunPlaces { model, contract, .. } = &self.inputs.places;
         let embedder = engine.open(model, contract.as_deref())?;
+        let embedder = embedder.with_components(self.description.encoder.components);
         let (found, wanted) = (EncoderDescription::new(&embedder), &self.description.encoder);
         for (what, found, wanted) in [
             ("the encoder", found.model, wanted.model),

@@ -60,7 +60,7 @@ fn an_interrupted_index_in_shards_goes_on_and_ends_with_the_same_bytes() {
     let line = format!("index pictures --gallery again {ENCODER} --samples 400 --threads 1 --shards 3");
     let mut running = Running::start(&sandbox, &line);
     running.wait_for_lines(&sandbox, "again/index.journal", 6);
-    running.signal("KILL");
+    running.signal("-KILL");
     drop(running);
     let unfinished = format!("query pictures/class-2/1.png --gallery again {ENCODER}");
     sandbox.run(&unfinished).fails(2, &["`again` has no manifest.json"]);
@@ -84,7 +84,7 @@ fn what_shards_cannot_give_and_what_is_wrong_with_them_is_said_in_words() {
     assert!(!sandbox.path("out").exists(), "nothing was begun");
     for line in [
         format!("serve --gallery shards {ENCODER} --port 0"),
-        "export --gallery shards --parquet out.parquet".to_owned(),
+        "export shards --parquet out.parquet".to_owned(),
         format!("certify pictures --gallery shards {ENCODER} --retriever vote --samples 50 --share shared"),
     ] {
         sandbox.run(&line).fails(2, &["`shards` is a gallery in shards, which stays on disk"]);
@@ -151,7 +151,7 @@ fn a_label_whose_only_item_is_the_query_is_never_certified_in_shards() {
 #[test]
 fn an_export_is_imported_into_shards() {
     let sandbox = both_kinds();
-    sandbox.run("export --gallery gallery --parquet out.parquet").succeeds();
+    sandbox.run("export gallery --parquet out.parquet").succeeds();
     sandbox.run("import --parquet out.parquet --gallery imported --shards 4").succeeds();
     for shard in 0..4 {
         let file = format!("shard-0000{shard}/vectors.npy");

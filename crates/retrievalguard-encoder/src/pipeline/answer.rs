@@ -84,7 +84,9 @@ pub struct QueryCertifier<'a> {
 impl<'a> QueryCertifier<'a> {
     /// A certifier for a gallery of which only the vectors are known.
     pub fn new(procedure: &'a Procedure, gallery: impl Into<GalleryRef<'a>>) -> Self {
-        Self { procedure, certifier: Certifier::new(gallery, procedure.sigma, procedure.alpha) }
+        let certifier = Certifier::new(gallery, procedure.sigma, procedure.alpha);
+        let certifier = if procedure.replan_bets { certifier.replanning_bets() } else { certifier };
+        Self { procedure, certifier }
     }
 
     /// A certifier for a stored gallery, which may say how many samples are behind its vectors.
@@ -368,6 +370,7 @@ mod tests {
             certificates: certificates.to_vec(),
             top_k: 1,
             target_radius: target.map(|radius| TargetRadius::new(radius).unwrap()),
+            replan_bets: false,
         }
     }
 

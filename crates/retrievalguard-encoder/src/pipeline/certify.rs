@@ -241,6 +241,7 @@ pub fn check_gallery(
         sigma,
         dimension: embedder.dimension(),
         norm_bound: embedder.norm_bound(),
+        components: embedder.components(),
         model: embedder.facts().hash.parse().ok(),
         contract: embedder.model_config().hash().parse().ok(),
     };

@@ -132,6 +132,7 @@ pub fn index(
         samples: Some(request.samples),
         seed: (request.samples > 0).then_some(SeedRecord::Fixed(request.seed)),
         norm_bound: embedder.norm_bound(),
+        components: embedder.components(),
         model: embedder.facts().hash.parse().ok(),
         contract: embedder.model_config().hash().parse().ok(),
         engine: Some(Engine { name: report.engine.to_string(), version: report.version.clone() }),

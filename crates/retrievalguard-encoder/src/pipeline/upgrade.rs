@@ -17,7 +17,7 @@ use retrievalguard::storage::journal::{Journal, JournalError};
 use retrievalguard::storage::lock::{FolderLock, LockError};
 use retrievalguard::storage::manifest::{GALLERY_FORMAT, GalleryDirectory, QuerySide, StorageError};
 use retrievalguard::storage::stored::StoredGallery;
-use retrievalguard::{Alpha, NormBound, SampleCount, Seed, Sigma, TargetRadius};
+use retrievalguard::{Alpha, Components, NormBound, SampleCount, Seed, Sigma, TargetRadius};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -237,6 +237,7 @@ fn upgrade_run(
         sigma: old.sigma,
         dimension: stored.manifest.dimension,
         norm_bound: stored.manifest.provenance.norm_bound,
+        components: Components::Any,
         model: Some(old.model),
         contract: Some(old.contract),
     };
@@ -318,6 +319,7 @@ impl OldDescription {
             certificates: self.certificates,
             top_k: self.top_k,
             target_radius: self.target_radius,
+            replan_bets: false,
         };
         let excess =
             if self.project { retrievalguard::Excess::Project } else { retrievalguard::Excess::Refuse };
@@ -332,6 +334,7 @@ impl OldDescription {
                 // Queries and gallery agreed in both, or there would be no run.
                 dimension: stored.gallery().dimension(),
                 norm_bound,
+                components: Components::Any,
                 engine: self.engine,
                 encoder_check: None,
             },

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{GalleryManifest, Provenance};
 use crate::storage::digest::Digest;
-use crate::{NormBound, Sigma};
+use crate::{Components, NormBound, Sigma};
 
 /// What the queries of a run are embedded with, to be checked against a gallery.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +15,8 @@ pub struct QuerySide {
     pub dimension: usize,
     /// Norm bound of their encoder.
     pub norm_bound: NormBound,
+    /// Whether negative components of the embeddings are set to zero.
+    pub components: Components,
     /// Digest of the model file, if there is one.
     pub model: Option<Digest>,
     /// Digest of the model config, if there is one.
@@ -46,6 +48,13 @@ pub enum Disagreement {
         /// That of the queries.
         queries: NormBound,
     },
+    /// Negative components were set to zero on one side only.
+    Components {
+        /// Those of the gallery.
+        gallery: Components,
+        /// Those of the queries.
+        queries: Components,
+    },
     /// Another model file.
     Model {
         /// That of the gallery.
@@ -73,6 +82,9 @@ impl fmt::Display for Disagreement {
             }
             Self::NormBound { gallery, queries } => {
                 write!(formatter, "has norm bound {gallery}, the queries {queries}")
+            }
+            Self::Components { gallery, queries } => {
+                write!(formatter, "has {gallery} embeddings, the queries {queries} ones")
             }
             Self::Model { gallery, queries } => {
                 write!(formatter, "was embedded by model {gallery:.12}…, the queries by {queries:.12}…")
@@ -132,6 +144,10 @@ impl Provenance {
         if own.norm_bound != queries.norm_bound {
             let (gallery, queries) = (own.norm_bound, queries.norm_bound);
             disagreements.push(Disagreement::NormBound { gallery, queries });
+        }
+        if own.components != queries.components {
+            let (gallery, queries) = (own.components, queries.components);
+            disagreements.push(Disagreement::Components { gallery, queries });
         }
         if let Some((gallery, queries)) = own.model.zip(queries.model).filter(|(left, right)| left != right) {
             disagreements.push(Disagreement::Model { gallery, queries });
