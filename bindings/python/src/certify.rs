@@ -10,8 +10,8 @@ use retrievalguard::certificate::{
     self, CertificateError, CertificateName, Decision, Outputs, StepValue, statement_in_words,
 };
 use retrievalguard::gallery::Neighbour;
-use retrievalguard::{Excess, NormBound, SampleCount, SampleError, Samples};
-use retrievalguard_encoder::pipeline::{self, Answered, QueryCertifier, Relevant, check_depth};
+use retrievalguard::{Components, Excess, NormBound, SampleCount, SampleError, Samples};
+use retrievalguard_encoder::pipeline::{self, Answered, QueryCertifier, Relevant, check_bets, check_depth};
 use retrievalguard_encoder::run::Procedure;
 use retrievalguard_encoder::work::{Stopped, WorkQueue};
 
@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     alpha: f64,
     norm_bound: f64,
     excess: String,
+    non_negative: bool,
+    replan_bets: bool,
     discrete: bool,
     gallery_samples: Option<u64>,
     target_radius: Option<f64>,
@@ -147,6 +149,7 @@ struct Checked<'a> {
     procedure: Procedure,
     norm_bound: NormBound,
     excess: Excess,
+    components: Components,
     outputs: Outputs,
     threads: NonZeroUsize,
 }
@@ -160,29 +163,45 @@ impl<'a> Checked<'a> {
             .map(|name| parameters::certificate(name))
             .collect::<PyResult<_>>()?;
         let norm_bound = parameters::norm_bound(settings.norm_bound)?;
-        gallery.check(sigma, gallery.vectors.dimension(), norm_bound)?;
+        let components = parameters::components(settings.non_negative);
+        gallery.check(sigma, gallery.gallery().dimension(), norm_bound, components)?;
         let behind = settings.gallery_samples.map(parameters::sample_count).transpose()?;
         let target = settings.target_radius.map(parameters::target_radius).transpose()?;
-        check_depth(&names, settings.top_k, target).map_err(|error| raised(&error))?;
+        check_depth(&names, settings.top_k, target)
+            .and_then(|()| check_bets(&names, target, settings.replan_bets))
+            .map_err(|error| raised(&error))?;
         // Every query brings its own samples, and its procedure their numbers.
         let (pilot, samples) = (parameters::sample_count(1)?, parameters::sample_count(1)?);
         let (certificates, top_k, target_radius) = (names, settings.top_k, target);
         Ok(Self {
             gallery,
             gallery_samples: behind.or(gallery.samples_behind()),
-            procedure: Procedure { sigma, alpha, pilot, samples, certificates, top_k, target_radius },
+            procedure: Procedure {
+                sigma,
+                alpha,
+                pilot,
+                samples,
+                certificates,
+                top_k,
+                target_radius,
+                replan_bets: settings.replan_bets,
+            },
             norm_bound,
             excess: parameters::excess(&settings.excess)?,
+            components,
             outputs: if settings.discrete { Outputs::Discrete } else { Outputs::Continuous },
             threads: settings.threads.try_into().map_err(|_| refused("threads is 0, wanted at least 1"))?,
         })
     }
 
     fn answer(&self, query: Copied) -> Result<Answer, Fault> {
-        let make = |(values, dimension)| Samples::new(values, dimension, self.norm_bound, self.excess);
+        let make = |(values, dimension)| {
+            let samples = Samples::new(values, dimension, self.norm_bound, self.excess)?;
+            Ok(samples.with(self.components))
+        };
         let certifying = make(query.samples).map_err(Fault::Samples)?;
         let pilot = make(query.pilot).map_err(Fault::Pilot)?;
-        let certifier = QueryCertifier::new(&self.procedure, &self.gallery.vectors);
+        let certifier = QueryCertifier::new(&self.procedure, self.gallery.gallery());
         let certifier = certifier.gallery_samples(self.gallery_samples);
         let sampled = certifier.certifier().sampled(pilot, certifying, self.outputs)?;
         // What is retrieved is decided by all samples, also where a target radius takes fewer.
@@ -199,8 +218,8 @@ impl<'a> Checked<'a> {
         let found = || label.map(|label| gallery.label_name(label).to_owned());
         let label = if query.item.is_some() { None } else { query.label.or_else(found) };
         let row = |neighbour: Neighbour| neighbour.row;
-        let retrieved = certifier.nearest(&mean, 1, &relevance.excluded)?.first().copied().map(row);
-        let nearest_wrong = certifier.nearest_wrong(&mean, &relevance)?.map(row);
+        let (retrieved, nearest_wrong) = certifier.nearest_and_nearest_wrong(&mean, &relevance)?;
+        let (retrieved, nearest_wrong) = (retrieved.map(row), nearest_wrong.map(row));
         let decision = decision.map(Decision::as_str);
         let outcome = |outcome: certificate::Outcome| {
             let half_space = outcome.name == CertificateName::HalfSpace;

@@ -27,6 +27,7 @@ pub(crate) struct Opening {
     provider: String,
     threads: Option<usize>,
     batch: usize,
+    non_negative: bool,
 }
 
 /// What decides samples of one picture.
@@ -114,6 +115,7 @@ impl Encoder {
         let read = read.map_err(|error| raised(&error))?;
         let opened = py.detach(|| OnnxEmbedder::open(&model, read, &options));
         let embedder = opened.map_err(|error| raised(&error))?;
+        let embedder = embedder.with_components(parameters::components(opening.non_negative));
         Ok(Self { embedder, model, contract, threads, batch })
     }
 

@@ -1,11 +1,12 @@
 //! Words and numbers from Python as the checked types of the method crate.
 
 use pyo3::PyResult;
-use retrievalguard::Excess;
 use retrievalguard::certificate::{CertificateName, Verdict};
 use retrievalguard::gallery::Metric;
 use retrievalguard::noise::Stage;
-use retrievalguard::{Alpha, NormBound, ParameterError, SampleCount, Seed, Sigma, TargetRadius};
+use retrievalguard::{
+    Alpha, Components, Excess, NormBound, ParameterError, SampleCount, Seed, Sigma, TargetRadius,
+};
 
 use crate::errors::{raised, refused};
 
@@ -79,4 +80,9 @@ pub(crate) fn verdict(verdict: Verdict) -> (&'static str, Option<f64>) {
         Verdict::Misretrieved => "misretrieved",
     };
     (word, verdict.radius().map(|radius| radius.get()))
+}
+
+/// Whether negative components are set to zero.
+pub(crate) fn components(non_negative: bool) -> Components {
+    if non_negative { Components::NonNegative } else { Components::Any }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetError, NamedSplit, Role, Selected, Selection,
 };
@@ -72,6 +72,7 @@ pub(crate) struct Indexing {
     metric: String,
     views: Option<String>,
     excess: String,
+    shards: Option<usize>,
 }
 
 /// What came of a run beside its result.
@@ -94,6 +95,8 @@ pub(crate) fn index<'py>(
     let encoder = encoder.get();
     let views = indexing.views.as_deref().map(view_set).transpose().map_err(|error| raised(&error))?;
     let records = pictures.read(Role::Gallery)?.chosen;
+    let positive = |count| NonZeroUsize::new(count).ok_or_else(|| refused("shards is 0, wanted at least 1"));
+    let shards = indexing.shards.map(positive).transpose()?;
     let request = IndexRequest {
         records: &records,
         embedder: &encoder.embedder,
@@ -106,6 +109,7 @@ pub(crate) fn index<'py>(
         broken: pictures.broken(),
         threads: encoder.threads,
         batch: encoder.batch,
+        shards,
     };
     let report = interruptible(py, progress.as_ref(), |observer| {
         retrievalguard_encoder::pipeline::index(&request, &out, observer)
@@ -126,6 +130,7 @@ pub(crate) struct Certifying {
     certificates: Vec<String>,
     top_k: usize,
     target_radius: Option<f64>,
+    replan_bets: bool,
     seed: String,
     leave_one_out: String,
     excess: String,
@@ -185,6 +190,7 @@ pub(crate) fn ordered<T>(
             .collect::<PyResult<_>>()?,
         top_k: certifying.top_k,
         target_radius: certifying.target_radius.map(parameters::target_radius).transpose()?,
+        replan_bets: certifying.replan_bets,
         seed: parameters::seed(&certifying.seed)?,
         leave_one_out: match certifying.leave_one_out.as_str() {
             "auto" => LeaveOneOut::Auto,
@@ -202,10 +208,10 @@ pub(crate) fn ordered<T>(
     let given = certifying.sigma.map(parameters::sigma).transpose()?;
     let wrong = |error: OptionsError| raised(&error);
     options.check().map_err(wrong)?;
-    let stored = py.detach(|| GalleryDirectory::read(gallery)).map_err(|error| raised(&error))?;
+    let stored = py.detach(|| StoredGallery::open(gallery)).map_err(|error| raised(&error))?;
     let queries = pictures.read(Role::Query)?;
     let gallery_name = gallery.display().to_string();
-    let sigma = sigma_for(given, &stored.manifest, &gallery_name).map_err(wrong)?;
+    let sigma = sigma_for(given, stored.provenance(), &gallery_name).map_err(wrong)?;
     let request =
         options.request(sigma, &queries, &encoder.embedder, (&stored, &gallery_name)).map_err(wrong)?;
     let command = vec!["python".to_owned(), format!("retrievalguard.{name}")];

@@ -132,6 +132,29 @@ def test_the_noise_level_may_be_left_to_the_gallery(encoder, folders, gallery, t
     assert found == given and found.sigma == 0.1
 
 
+def test_a_gallery_in_shards_gives_what_one_in_memory_gives(encoder, folders, gallery, tmp_path):
+    shards = tmp_path / "shards"
+    sharded, whole = rg.index(folders[0], encoder, 0.1, shards, shards=3, progress=False), rg.Gallery.read(gallery)
+    assert (shards / "shard-00002" / "vectors.npy").exists() and repr(sharded) == repr(whole)
+    assert sharded.labels.tolist() == whole.labels.tolist() and sharded.rows_of(whole.identities[4]) == [4]
+    for retriever in ("half-space", "vote", "pairwise"):
+        found, wanted = (
+            rg.certify_pictures(folders[1], encoder, place, None, tmp_path / f"{name}-{retriever}", certificate=retriever, **SMALL)
+            for name, place in (("shards", shards), ("whole", gallery))
+        )
+        assert found == wanted, retriever
+    path = folders[1] / wanted.identities[0]
+    pilot, samples = (encoder.samples(path, 0.1, count, stage=stage) for stage, count in (("pilot", 30), ("certify", 200)))
+    found, wanted = (
+        rg.certify(samples, place, pilot=pilot, sigma=0.1, certificate="pairwise") for place in (sharded, whole)
+    )
+    assert found == wanted
+    with pytest.raises(rg.InputError, match="is a gallery in shards, which stays on disk"):
+        sharded.vectors
+    with pytest.raises(rg.InputError, match="half-space-mean needs the gallery in memory"):
+        rg.certify_pictures(folders[1], encoder, shards, None, tmp_path / "all", certificate="all", **SMALL)
+
+
 def test_a_query_does_not_find_itself(encoder, folders, gallery, tmp_path):
     own = rg.certify_pictures(folders[0], encoder, gallery, 0.1, tmp_path / "a", **SMALL)
     assert all(row.retrieved != row.identity for row in own)

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use retrievalguard::certificate::{CertificateName, Retriever};
-use retrievalguard::storage::manifest::GalleryManifest;
-use retrievalguard::{Excess, Sigma};
+use retrievalguard::storage::manifest::Provenance;
+use retrievalguard::{Components, Excess, Sigma};
 use retrievalguard_encoder::dataset::{Boxes, BrokenPictures, Format, NamedSplit, Role, Selected, Selection};
 #[cfg(feature = "train")]
 use retrievalguard_encoder::dataset::{Record, RecordSet};
@@ -112,13 +112,22 @@ pub(crate) struct ModelArgs {
     /// Project embeddings above the norm bound instead of refusing them
     #[arg(long)]
     pub(crate) project: bool,
+    /// Set negative components of embeddings to zero, in gallery and queries alike: another encoder, unless it has none
+    #[arg(long)]
+    pub(crate) non_negative: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }
 
+/// What the flag says of an encoder's embeddings.
+pub(crate) fn components(non_negative: bool) -> Components {
+    if non_negative { Components::NonNegative } else { Components::Any }
+}
+
 impl ModelArgs {
     pub(crate) fn open(&self) -> anyhow::Result<OnnxEmbedder> {
-        self.engine.open(&self.model, self.contract.as_deref())
+        let embedder = self.engine.open(&self.model, self.contract.as_deref())?;
+        Ok(embedder.with_components(components(self.non_negative)))
     }
 
     pub(crate) fn excess(&self) -> Excess {
@@ -129,10 +138,10 @@ impl ModelArgs {
 /// The noise level that was given, or else that of the gallery.
 pub(crate) fn sigma_for(
     given: Option<Sigma>,
-    manifest: &GalleryManifest,
+    provenance: &Provenance,
     gallery: &Path,
 ) -> anyhow::Result<Sigma> {
-    pipeline::sigma_for(given, manifest, &gallery.display().to_string()).map_err(in_flags)
+    pipeline::sigma_for(given, provenance, &gallery.display().to_string()).map_err(in_flags)
 }
 
 /// Options that were refused, in the words of this command line.

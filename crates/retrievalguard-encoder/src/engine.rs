@@ -31,7 +31,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use retrievalguard::{Embedder, EmbedderFailure, NormBound};
+use retrievalguard::{Components, Embedder, EmbedderFailure, NormBound};
 
 use self::fit::{check_input, check_output};
 use self::onnxruntime::{Library, OnnxruntimeSession};
@@ -148,6 +148,7 @@ pub struct OnnxEmbedder {
     notices: Vec<String>,
     shape: [usize; 3],
     dimension: usize,
+    components: Components,
     batch: Batch,
     check: EncoderCheck,
     together: usize,
@@ -227,6 +228,7 @@ impl OnnxEmbedder {
             notices,
             shape,
             dimension,
+            components: Components::Any,
             batch,
             check,
             together,
@@ -234,6 +236,13 @@ impl OnnxEmbedder {
             factory,
             idle,
         })
+    }
+
+    /// Sets negative components of every embedding to zero, or leaves them: the first makes another encoder of it, unless it is
+    /// never negative ([`Samples::clamped`](retrievalguard::Samples::clamped)).
+    #[must_use]
+    pub fn with_components(self, components: Components) -> Self {
+        Self { components, ..self }
     }
 
     /// The model config under which the encoder runs.
@@ -331,8 +340,16 @@ impl Embedder for OnnxEmbedder {
         self.model_config.norm_bound()
     }
 
+    fn components(&self) -> Components {
+        self.components
+    }
+
     fn embed(&self, pictures: &[f32], embeddings: &mut [f32]) -> Result<(), EmbedderFailure> {
-        Ok(self.run(pictures, embeddings)?)
+        self.run(pictures, embeddings)?;
+        if self.components == Components::NonNegative {
+            embeddings.iter_mut().filter(|value| **value < 0.0).for_each(|value| *value = 0.0);
+        }
+        Ok(())
     }
 }
 

@@ -34,7 +34,9 @@ pub use certify::{
 };
 pub use encoder_inputs::{EncoderInputs, input_values};
 pub use index::{IndexReport, IndexRequest, index};
-pub use options::{CertifyOptions, OptionsError, check_cap, check_depth, default_pilot, sigma_for};
+pub use options::{
+    CertifyOptions, OptionsError, check_bets, check_cap, check_depth, check_kind, default_pilot, sigma_for,
+};
 pub use resumable::PictureOutcome;
 pub(crate) use resumable::ResumableRun;
 

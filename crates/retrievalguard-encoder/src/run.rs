@@ -6,17 +6,19 @@
 
 use retrievalguard::certificate::CertificateName;
 pub use retrievalguard::certificate::Retriever;
-use retrievalguard::gallery::Gallery;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Differences;
-use retrievalguard::storage::manifest::GalleryDirectory;
-use retrievalguard::{Alpha, Embedder, Excess, NormBound, SampleCount, Seed, Sigma, TargetRadius};
+use retrievalguard::storage::manifest::StorageError;
+use retrievalguard::storage::stored::StoredGallery;
+use retrievalguard::{
+    Alpha, Components, Embedder, Excess, NormBound, SampleCount, Seed, Sigma, TargetRadius,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::check::EncoderCheck;
 use crate::engine::OnnxEmbedder;
-use crate::pipeline::check_depth;
+use crate::pipeline::{check_bets, check_depth};
 
 /// Version of [`RunDescription`]; descriptions of format 1 do not name their format.
 pub const RUN_FORMAT: u32 = 2;
@@ -78,6 +80,9 @@ pub struct EncoderDescription {
     pub dimension: usize,
     /// Norm bound `F` of its embeddings.
     pub norm_bound: NormBound,
+    /// Whether negative components of its embeddings are set to zero.
+    #[serde(default, skip_serializing_if = "Components::is_any")]
+    pub components: Components,
     /// Who computes; last digits depend on it.
     pub engine: String,
     /// How it was settled that it is a function of each picture alone; none in a run that was upgraded from format 1.
@@ -94,15 +99,19 @@ impl EncoderDescription {
             contract: digest(&embedder.model_config().hash()),
             dimension: embedder.dimension(),
             norm_bound: embedder.norm_bound(),
+            components: embedder.components(),
             engine: embedder.report().to_string(),
             encoder_check: Some(embedder.check().clone()),
         }
     }
 
-    /// The description of something else that this encoder decides, as journals have it: the encoder by the four keys that
-    /// tell it from others, beside further ones.
+    /// The description of something else that this encoder decides, as journals have it: the encoder by the keys that tell it
+    /// from others, beside further ones.
     pub(crate) fn beside(&self, mut further: Value) -> Value {
-        let Self { model, contract, engine, encoder_check, .. } = self;
+        let Self { model, contract, components, engine, encoder_check, .. } = self;
+        if !components.is_any() {
+            further["components"] = serde_json::to_value(components).expect("components are a word");
+        }
         further["model"] = model.to_string().into();
         further["contract"] = contract.to_string().into();
         further["engine"] = engine.as_str().into();
@@ -115,7 +124,7 @@ impl EncoderDescription {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GalleryDescription {
-    /// Stands for its vectors, names, labels and how they were made, see [`GalleryDirectory::digest`].
+    /// Stands for its vectors, names, labels and how they were made, see [`StoredGallery::digest`].
     pub digest: Digest,
     /// Number of items.
     pub items: usize,
@@ -130,20 +139,15 @@ pub struct GalleryDescription {
 
 impl GalleryDescription {
     /// Describes a stored gallery.
-    pub fn new(stored: &GalleryDirectory) -> Self {
-        Self {
-            digest: stored.digest(),
-            items: stored.gallery.item_count(),
-            samples: stored.manifest.provenance.samples,
-            largest_norm: largest_norm(&stored.gallery),
-            views: stored.manifest.provenance.views.as_ref().map(|set| set.views().len()),
-        }
+    pub fn new(stored: &StoredGallery) -> Result<Self, StorageError> {
+        Ok(Self {
+            digest: stored.digest()?,
+            items: stored.gallery().item_count(),
+            samples: stored.provenance().samples,
+            largest_norm: stored.largest_norm()?,
+            views: stored.provenance().views.as_ref().map(|set| set.views().len()),
+        })
     }
-}
-
-fn largest_norm(gallery: &Gallery) -> f64 {
-    let squared = |row: &[f32]| row.iter().map(|&value| f64::from(value) * f64::from(value)).sum::<f64>();
-    gallery.vectors().chunks_exact(gallery.dimension()).map(squared).fold(0.0, f64::max).sqrt()
 }
 
 /// How one query is certified: everything but the query, the noise and the gallery.
@@ -163,6 +167,9 @@ pub struct Procedure {
     pub top_k: usize,
     /// A radius to decide with as few samples as possible, under the only certificate.
     pub target_radius: Option<TargetRadius>,
+    /// Whether bets of `half-space` are planned again while samples come in.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replan_bets: bool,
 }
 
 impl Procedure {
@@ -297,7 +304,14 @@ impl RunDescription {
         if smoothed.retrievers != wanted {
             return contradiction("retrievers", &smoothed.retrievers, &wanted);
         }
-        let Procedure { top_k, target_radius, .. } = smoothed.procedure;
+        let Procedure { top_k, target_radius, replan_bets, .. } = smoothed.procedure;
+        if check_bets(names, target_radius, replan_bets).is_err() {
+            return contradiction(
+                "replan_bets",
+                &replan_bets,
+                &"half-space without a target radius beside it",
+            );
+        }
         if check_depth(names, top_k, target_radius).is_err() {
             return contradiction(
                 "certificates",
@@ -408,6 +422,7 @@ pub(crate) mod tests {
             certificates,
             top_k: 1,
             target_radius: None,
+            replan_bets: false,
         };
         RunDescription {
             format: RUN_FORMAT,
@@ -419,6 +434,7 @@ pub(crate) mod tests {
                 contract: Digest::of_bytes(b"contract"),
                 dimension: 16,
                 norm_bound: NormBound::UNIT,
+                components: Components::Any,
                 engine: "rten 1".into(),
                 encoder_check: None,
             },

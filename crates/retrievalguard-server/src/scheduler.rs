@@ -22,7 +22,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
-use retrievalguard::{Embedder, EmbedderFailure, Excess, NormBound, SampleError, Samples, Seed, Sigma};
+use retrievalguard::{
+    Components, Embedder, EmbedderFailure, Excess, NormBound, SampleError, Samples, Seed, Sigma,
+};
 
 use self::queue::Account;
 use self::shared::Shared;
@@ -237,6 +239,10 @@ impl Embedder for QueuedEmbedder<'_> {
 
     fn norm_bound(&self) -> NormBound {
         self.ticket.shared.embedder.norm_bound()
+    }
+
+    fn components(&self) -> Components {
+        self.ticket.shared.embedder.components()
     }
 
     fn embed(&self, pictures: &[f32], embeddings: &mut [f32]) -> Result<(), EmbedderFailure> {

@@ -174,6 +174,7 @@ impl Guarantees {
             certificates: vec![self.retriever.certificate()],
             top_k: 1,
             target_radius,
+            replan_bets: false,
         }
     }
 }

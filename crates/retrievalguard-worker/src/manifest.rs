@@ -3,8 +3,9 @@
 use std::num::NonZeroU32;
 
 use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::manifest::{FileRecord, GalleryDirectory};
+use retrievalguard::storage::manifest::FileRecord;
 use retrievalguard::storage::sealed::unseal;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard_encoder::dataset::{BrokenPictures, DescribedPicture, digest_of_pictures};
 use retrievalguard_encoder::picture::{PictureError, PictureLimits, PixelBox, RgbPicture};
 use retrievalguard_encoder::pipeline::PipelineError;
@@ -161,8 +162,8 @@ impl RunManifest {
     }
 
     /// Whether a gallery is the one that the description names.
-    pub(crate) fn check_gallery(&self, run: &str, gallery: &GalleryDirectory) -> Result<(), WorkerError> {
-        let found = GalleryDescription::new(gallery);
+    pub(crate) fn check_gallery(&self, run: &str, gallery: &StoredGallery) -> Result<(), WorkerError> {
+        let found = GalleryDescription::new(gallery)?;
         if found == self.run.gallery {
             return Ok(());
         }

@@ -8,6 +8,7 @@ use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::lock::FolderLock;
 use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{NormBound, Samples};
 use retrievalguard_encoder::dataset::{BrokenPictures, digest_of_pictures};
 use retrievalguard_encoder::pipeline::run_files::{Inputs, StoredRun, Tables, write_run};
@@ -75,12 +76,13 @@ pub fn merge(
     if let Some(gallery) = &gallery {
         let side = QuerySide {
             sigma: manifest.procedure()?.sigma,
-            dimension: gallery.manifest.dimension,
-            norm_bound: gallery.manifest.provenance.norm_bound,
+            dimension: gallery.gallery().dimension(),
+            norm_bound: gallery.provenance().norm_bound,
+            components: manifest.run.encoder.components,
             model: Some(manifest.run.encoder.model),
             contract: Some(manifest.run.encoder.contract),
         };
-        gallery.manifest.check_against(store.address(), &side).map_err(PipelineError::from)?;
+        gallery.check_against(store.address(), &side).map_err(PipelineError::from)?;
         manifest.check_gallery(store.address(), gallery)?;
     }
     let merging = Merging { store, manifest: &manifest, key, gallery: gallery.as_ref() };
@@ -99,10 +101,10 @@ pub fn merge(
 }
 
 /// The gallery that the run's queries are certified against.
-fn gallery(store: &RunStore, manifest: &RunManifest) -> Result<GalleryDirectory, WorkerError> {
+fn gallery(store: &RunStore, manifest: &RunManifest) -> Result<StoredGallery, WorkerError> {
     if let Some(directory) = store.directory() {
         gallery_files(store, manifest).try_for_each(|file| file.map(drop))?;
-        return Ok(GalleryDirectory::read(&directory.join(GALLERY))?);
+        return Ok(GalleryDirectory::read(&directory.join(GALLERY))?.into());
     }
     let temporary = temporary_folder()?;
     for file in gallery_files(store, manifest) {
@@ -111,14 +113,14 @@ fn gallery(store: &RunStore, manifest: &RunManifest) -> Result<GalleryDirectory,
         std::fs::write(&path, bytes)
             .map_err(|source| WorkerError::File { path: path.display().to_string(), source })?;
     }
-    Ok(GalleryDirectory::read(temporary.path())?)
+    Ok(GalleryDirectory::read(temporary.path())?.into())
 }
 
 struct Merging<'a> {
     store: &'a RunStore,
     manifest: &'a RunManifest,
     key: RunKey,
-    gallery: Option<&'a GalleryDirectory>,
+    gallery: Option<&'a StoredGallery>,
 }
 
 impl Merging<'_> {
@@ -144,8 +146,10 @@ impl Merging<'_> {
         let query = &self.manifest.queries[index];
         let asked = Query { relevant: Relevant::Label(&query.label), excluded: &query.excluded };
         let certifier = QueryCertifier::stored(self.manifest.procedure()?, gallery);
-        let bound = gallery.manifest.provenance.norm_bound;
-        let draw = |stage, _| self.samples(&tasks, stage, bound);
+        let bound = gallery.provenance().norm_bound;
+        // Those of a clamped encoder were clamped when they were drawn, which changes nothing but says so.
+        let components = self.manifest.run.encoder.components;
+        let draw = |stage, _| Ok(self.samples(&tasks, stage, bound)?.with(components));
         QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity)).map(PictureOutcome::Done)
     }
 

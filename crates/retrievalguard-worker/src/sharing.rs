@@ -93,7 +93,7 @@ fn gallery_files(
     request: &CertifyRequest<'_>,
     directory: &Path,
 ) -> Result<Vec<(&'static str, Vec<u8>)>, WorkerError> {
-    let stored = request.gallery;
+    let stored = request.gallery.in_memory()?;
     if stored.writes() == 0 {
         return GALLERY_FILES.iter().map(|name| Ok((*name, read(&directory.join(name))?))).collect();
     }

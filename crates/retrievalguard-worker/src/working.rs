@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use retrievalguard::storage::atomic;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Picture, Smoother};
 use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
@@ -52,7 +53,7 @@ pub struct Worked {
 struct Tools {
     embedder: OnnxEmbedder,
     /// Needed where a task is a whole query.
-    gallery: Option<GalleryDirectory>,
+    gallery: Option<StoredGallery>,
 }
 
 impl Tools {
@@ -76,6 +77,7 @@ impl Tools {
         let own = wanted.engine.split(' ').next().and_then(|word| word.parse().ok());
         let engine = EngineOptions { engine: options.engine.engine.or(own), ..options.engine.clone() };
         let embedder = OnnxEmbedder::open(&folder.join(MODEL), config, &engine)?;
+        let embedder = embedder.with_components(wanted.components);
         let found = EncoderDescription::new(&embedder);
         if found.engine != wanted.engine {
             let (run, wanted) = (store.address().to_owned(), wanted.engine.clone());
@@ -93,6 +95,7 @@ impl Tools {
             return Err(WorkerError::Manifest { run: store.address().to_owned(), wanted });
         }
         let gallery = whole.then(|| GalleryDirectory::read(&folder.join(GALLERY))).transpose()?;
+        let gallery = gallery.map(StoredGallery::from);
         if let Some(gallery) = &gallery {
             check_gallery(gallery, store.address(), &embedder, manifest.procedure()?.sigma)?;
             manifest.check_gallery(store.address(), gallery)?;

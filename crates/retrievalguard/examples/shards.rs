@@ -14,13 +14,11 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Instant;
 
-use retrievalguard::certificate::{Form, Radius, SampledQuery};
+use retrievalguard::certificate::{CertificateName, Certifier, Radius, SampledQuery};
 use retrievalguard::gallery::{Metric, NearestPair, Neighbour, Positives, Relevance};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
-use retrievalguard::storage::shards::{
-    ShardItem, ShardOptions, ShardWriter, ShardedCertifier, ShardedGallery,
-};
+use retrievalguard::storage::shards::{ShardItem, ShardOptions, ShardWriter, ShardedGallery};
 use retrievalguard::{Alpha, Excess, NormBound, Samples, Seed, Sigma};
 
 const DIMENSION: usize = 128;
@@ -195,8 +193,8 @@ fn certify(folder: &Path, samples: u32) -> Result<(), Box<dyn Error>> {
         SampledQuery { pilot: around(Stage::Pilot, 500)?, certifying: around(Stage::Certify, samples)? };
     let relevance = Relevance::new(Positives::Item(row), vec![]);
     let started = Instant::now();
-    let certifier = ShardedCertifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
-    let outcome = certifier.half_space(&query, &relevance, Form::ByPilot)?;
+    let certifier = Certifier::new(&gallery, Sigma::new(0.25)?, Alpha::new(0.01)?);
+    let outcome = certifier.certify(CertificateName::HalfSpace, &query, &relevance)?;
     let (seconds, rows) = (started.elapsed().as_secs_f64(), gallery.len());
     let radius = outcome.verdict.radius().map_or(0.0, Radius::get);
     println!(

@@ -87,6 +87,7 @@ pub use rows::{Outputs, RowsError, SampleRole};
 pub use similarity::Similarity;
 
 use crate::gallery::{Gallery, Neighbour, Relevance, RowRelevance, SearchError};
+use crate::storage::stored::{GalleryRef, Unsearchable};
 use crate::{Alpha, Components, ParameterError, SampleCount, SampleError, Samples, Sigma};
 
 /// Names under which certificates are requested and reported.
@@ -272,6 +273,15 @@ pub enum CertificateError {
     /// The gallery could not be searched.
     #[error(transparent)]
     Search(#[from] SearchError),
+    /// A gallery on disk could not be read.
+    #[error(transparent)]
+    Unsearchable(Unsearchable),
+    /// The computation looks at the vectors again and again.
+    #[error(
+        "{0} needs the gallery in memory, and this one is in shards on disk; there vote, pairwise, the paper's certificates, and \
+         half-space for recall@1 without a target radius can be had"
+    )]
+    InMemoryOnly(&'static str),
 }
 
 /// The samples of one query: the pilot chooses, the certifying sample proves.
@@ -302,7 +312,7 @@ pub struct Outcome {
 /// A gallery and the parameters of a guarantee: everything but the query.
 #[derive(Clone, Copy, Debug)]
 pub struct Certifier<'a> {
-    pub(crate) gallery: &'a Gallery,
+    pub(crate) gallery: GalleryRef<'a>,
     pub(crate) sigma: Sigma,
     pub(crate) alpha: Alpha,
     pub(crate) gallery_samples: Option<SampleCount>,
@@ -311,8 +321,10 @@ pub struct Certifier<'a> {
 
 impl<'a> Certifier<'a> {
     /// A certifier for queries smoothed with `sigma`, each certificate wrong with probability at most `alpha`.
-    pub fn new(gallery: &'a Gallery, sigma: Sigma, alpha: Alpha) -> Self {
-        Self { gallery, sigma, alpha, gallery_samples: None, bets: Bets::Fixed }
+    ///
+    /// The gallery is in memory, or in [shards](crate::storage::shards) on disk.
+    pub fn new(gallery: impl Into<GalleryRef<'a>>, sigma: Sigma, alpha: Alpha) -> Self {
+        Self { gallery: gallery.into(), sigma, alpha, gallery_samples: None, bets: Bets::Fixed }
     }
 
     /// Says how many samples each gallery vector was averaged from; without it `paper-repaired` abstains.
@@ -331,8 +343,21 @@ impl<'a> Certifier<'a> {
     }
 
     /// The gallery that is searched.
-    pub fn gallery(&self) -> &'a Gallery {
+    pub fn gallery(&self) -> GalleryRef<'a> {
         self.gallery
+    }
+
+    /// The same guarantee about another gallery.
+    pub(crate) fn over<'other>(&self, gallery: &'other Gallery) -> Certifier<'other> {
+        Certifier { gallery: gallery.into(), ..*self }
+    }
+
+    /// The gallery in memory, which `what` cannot do without.
+    pub(crate) fn memory(&self, what: &'static str) -> Result<&'a Gallery, CertificateError> {
+        match self.gallery {
+            GalleryRef::Memory(gallery) => Ok(gallery),
+            GalleryRef::Shards(_) => Err(CertificateError::InMemoryOnly(what)),
+        }
     }
 
     /// Noise level of the queries.
@@ -385,20 +410,33 @@ impl<'a> Certifier<'a> {
         if found == wanted { Ok(()) } else { Err(CertificateError::DimensionMismatch { found, wanted }) }
     }
 
-    /// Checks a query once for all certificates and splits the gallery by relevance.
+    /// Checks a query once for all certificates.
+    fn check(&self, query: &SampledQuery, relevance: &Relevance) -> Result<(), CertificateError> {
+        self.check_dimension(&query.pilot)?;
+        check_alike(&query.pilot, &query.certifying)?;
+        self.check_negatives(relevance)
+    }
+
+    /// Whether there is anything that a retrieval could change to.
+    fn check_negatives(&self, relevance: &Relevance) -> Result<(), CertificateError> {
+        self.gallery.extent().check_relevance(0, relevance)?;
+        let negative = |row| relevance.of_row(self.gallery, row) == RowRelevance::Negative;
+        if (0..self.gallery.len()).any(negative) { Ok(()) } else { Err(CertificateError::NoNegatives) }
+    }
+
+    /// Checks a query and splits the gallery by relevance.
     fn check_and_split(
         &self,
         query: &SampledQuery,
         relevance: &Relevance,
     ) -> Result<VisibleRows, CertificateError> {
-        self.check_dimension(&query.pilot)?;
-        check_alike(&query.pilot, &query.certifying)?;
+        self.check(query, relevance)?;
         self.visible_rows(relevance)
     }
 
     /// The positives and the negatives.
     fn visible_rows(&self, relevance: &Relevance) -> Result<VisibleRows, CertificateError> {
-        self.gallery.check_relevance(0, relevance)?;
+        self.gallery.extent().check_relevance(0, relevance)?;
         let mut visible = VisibleRows { positives: Vec::new(), negatives: Vec::new() };
         for row in 0..self.gallery.len() {
             match relevance.of_row(self.gallery, row) {

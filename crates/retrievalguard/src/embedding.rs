@@ -34,7 +34,7 @@
 //! # Ok::<(), EmbedderFailure>(())
 //! ```
 
-use crate::NormBound;
+use crate::{Components, NormBound};
 
 /// What an engine reports when it cannot run.
 pub type EmbedderFailure = Box<dyn std::error::Error + Send + Sync>;
@@ -56,6 +56,11 @@ pub trait Embedder: Sync {
     ///
     /// The caller guarantees that both slices hold the same whole number of rows.
     fn embed(&self, pictures: &[f32], embeddings: &mut [f32]) -> Result<(), EmbedderFailure>;
+
+    /// What is known of the components of every embedding; negative ones are set to zero where it says so.
+    fn components(&self) -> Components {
+        Components::Any
+    }
 
     /// Number of pixels (times channels) of one picture.
     fn input_len(&self) -> usize {

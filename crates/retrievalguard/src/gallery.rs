@@ -39,6 +39,7 @@ pub(crate) use extent::Extent;
 pub use extent::SearchError;
 pub use relevance::{Positives, Relevance, RowRelevance};
 pub use rivals::RivalSet;
+pub(crate) use rivals::{AheadBatch, Answers, NearestDistances, positive_rows, queries_per_pass};
 pub(crate) use scores::{Rows, Scratch, batch_queries};
 pub(crate) use search::{NearestBatch, NearestPairBatch, Search};
 pub use search::{NearestPair, Neighbour};

@@ -16,6 +16,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::NormBound;
 
 /// Samples are summed in runs of this many, and the runs in order: the grouping is part of the result.
@@ -31,13 +33,21 @@ pub enum Excess {
 }
 
 /// What is known of the components of every embedding, besides its norm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Components {
     /// Nothing.
     #[default]
     Any,
     /// None is below zero, because every row was clamped ([`Samples::clamped`]).
     NonNegative,
+}
+
+impl Components {
+    /// Whether nothing is known of them.
+    pub fn is_any(&self) -> bool {
+        *self == Self::Any
+    }
 }
 
 impl fmt::Display for Components {
@@ -185,6 +195,15 @@ impl Samples {
     /// Rows that [`admit`] has already passed.
     pub(crate) fn from_admitted(values: Vec<f32>, dimension: usize, norm_bound: NormBound) -> Self {
         Self { values, dimension, norm_bound, components: Components::Any }
+    }
+
+    /// The samples of an encoder with these components: clamped, if they are not negative.
+    #[must_use]
+    pub fn with(self, components: Components) -> Self {
+        match components {
+            Components::Any => self,
+            Components::NonNegative => self.clamped(),
+        }
     }
 
     /// The samples of the clamped encoder `max(h, 0)`: negative components become zero.

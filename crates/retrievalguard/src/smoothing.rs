@@ -74,7 +74,7 @@ pub struct Smoother<'a> {
 }
 
 impl<'a> Smoother<'a> {
-    /// One thread, batches of 64, embeddings above the norm bound refused.
+    /// One thread, batches of 64, embeddings above the norm bound refused, clamped if the encoder is.
     pub fn new(embedder: &'a dyn Embedder, sigma: Sigma, seed: Seed) -> Self {
         let batch = const { NonZeroUsize::new(64).expect("64 is not zero") };
         Self {
@@ -82,7 +82,7 @@ impl<'a> Smoother<'a> {
             sigma,
             seed,
             excess: Excess::Refuse,
-            components: Components::Any,
+            components: embedder.components(),
             threads: NonZeroUsize::MIN,
             batch,
         }
@@ -153,10 +153,7 @@ impl<'a> Smoother<'a> {
             }
         })?;
         let samples = Samples::from_admitted(values, dimension, self.embedder.norm_bound());
-        Ok(match self.components {
-            Components::Any => samples,
-            Components::NonNegative => samples.clamped(),
-        })
+        Ok(samples.with(self.components))
     }
 
     /// The mean of `h(x + z_i)` over a range of sample indices, in memory that does not grow with the range.

@@ -20,3 +20,4 @@ mod recorded;
 pub mod sample_cache;
 pub mod sealed;
 pub mod shards;
+pub mod stored;

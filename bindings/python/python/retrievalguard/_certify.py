@@ -33,6 +33,8 @@ def certify(  # type: ignore[overload-overlap]  # lists of numbers and lists of 
     certificate: str = ...,
     norm_bound: float = ...,
     excess: Literal["refuse", "project"] = ...,
+    non_negative: bool = ...,
+    replan_bets: bool = ...,
     discrete: bool = ...,
     item: Optional[int] = ...,
     exclude: Exclude = ...,
@@ -52,6 +54,8 @@ def certify(
     certificate: Union[str, Sequence[str]] = ...,
     norm_bound: float = ...,
     excess: Literal["refuse", "project"] = ...,
+    non_negative: bool = ...,
+    replan_bets: bool = ...,
     discrete: bool = ...,
     exclude: Optional[Sequence[Exclude]] = ...,
     target_radius: Optional[float] = ...,
@@ -72,6 +76,8 @@ def certify(
     certificate: Union[str, Sequence[str]] = "half-space",
     norm_bound: float = 1.0,
     excess: str = "refuse",
+    non_negative: bool = False,
+    replan_bets: bool = False,
     discrete: bool = False,
     item: Optional[int] = None,
     exclude: Any = None,
@@ -107,6 +113,11 @@ def certify(
         Norm bound ``F`` of the embeddings.
     excess : {"refuse", "project"}
         What happens to embeddings above the norm bound by more than rounding.
+    non_negative : bool
+        Set negative components of the embeddings to zero, for larger radii of half-spaces: the certificates are about the encoder
+        that does so. A gallery that says how it was made must say the same.
+    replan_bets : bool
+        Plan the bets of half-space again while samples come in: larger radii where the pilot is small.
     discrete : bool
         Whether the encoder has few outputs (signs, hashes, numbers of low precision), so that rows may repeat; you then
         promise that each row has noise of its own. Otherwise a certifying row that is there twice, in the pilot or in the
@@ -162,6 +173,8 @@ def certify(
         "alpha": float(alpha),
         "norm_bound": float(norm_bound),
         "excess": str(excess),
+        "non_negative": bool(non_negative),
+        "replan_bets": bool(replan_bets),
         "discrete": bool(discrete),
         "gallery_samples": None if gallery_samples is None else count(gallery_samples, "sample count"),
         "target_radius": None if target_radius is None else float(target_radius),

@@ -37,6 +37,9 @@ class Encoder:
         Where onnxruntime computes: ``"cpu"``, or ``"cuda"``, ``"tensorrt"``, ``"openvino"``, ``"coreml"`` (untested).
     batch : int
         Pictures that are handed over at once, at most 256. Results do not depend on it.
+    non_negative : bool
+        Set negative components of every embedding to zero: another encoder, unless it has none. Half-space certificates reach
+        further; gallery and queries must both be made so.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Encoder:
         library: Optional[PathLike] = None,
         provider: str = "cpu",
         batch: int = 64,
+        non_negative: bool = False,
     ) -> None:
         self._opening: dict[str, Any] = {
             "model": os.fspath(model),
@@ -58,6 +62,7 @@ class Encoder:
             "provider": provider,
             "threads": None if threads is None else count(threads, "threads", least=1),
             "batch": count(batch, "batch", least=1),
+            "non_negative": bool(non_negative),
         }
         self._encoder = _open(self._opening)
         for notice in self._encoder.notices:

@@ -99,6 +99,9 @@ class Gallery:
     def read(cls, path: PathLike) -> Gallery:
         """Reads a gallery directory, as written by `write`, `index` or ``retrievalguard index``.
 
+        One in shards stays on disk: it is searched and certified against like another, and `vectors`, `identities`, `write` and
+        the tables, which need all of it in memory, raise `InputError`.
+
         Parameters
         ----------
         path : path_like
@@ -209,7 +212,7 @@ class Gallery:
         return len(self._stored)
 
     def __repr__(self) -> str:
-        kinds = len(set(self._stored.labels()))
+        kinds = self._stored.label_count
         views = f" with {len(self.views)} views" if self.views else ""
         return f"Gallery({self.items} items{views}, {kinds} labels, dimension {self.dimension}, {self.metric})"
 

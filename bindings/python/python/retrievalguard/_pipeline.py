@@ -27,6 +27,7 @@ def index(
     metric: str = "euclidean",
     views: Optional[PathLike] = None,
     excess: str = "refuse",
+    shards: Optional[int] = None,
     format: str = "auto",
     split: Optional[str] = None,
     every: int = 1,
@@ -60,6 +61,8 @@ def index(
         file that lists views.
     excess : {"refuse", "project"}
         What happens to embeddings above the norm bound.
+    shards : int, optional
+        Write the gallery in so many shards, which are searched on disk instead of in memory.
     format : str
         Layout of the data set: ``"auto"``, ``"image-folder"``, ``"csv"``, ``"cub"``, ``"cars"``, ``"sop"`` or ``"idx"``.
     split : str, optional
@@ -84,6 +87,7 @@ def index(
         "metric": str(metric),
         "views": None if views is None else os.fspath(views),
         "excess": str(excess),
+        "shards": None if shards is None else count(shards, "shards"),
     }
     chosen = _pictures(pictures, format, split, every, limit, skip_broken)
     with Bar(progress, 0, "indexing", "picture") as bar:
@@ -106,6 +110,7 @@ def certify_pictures(
     certificate: Union[str, Sequence[str]] = "half-space",
     target_radius: Optional[float] = None,
     top_k: int = 1,
+    replan_bets: bool = False,
     seed: Seed = 0,
     leave_one_out: str = "auto",
     excess: str = "refuse",
@@ -147,6 +152,8 @@ def certify_pictures(
         Decide this radius with as few samples as possible (half-space, vote or pairwise alone).
     top_k : int
         Also radii for Recall@2 to Recall@k (half-space only).
+    replan_bets : bool
+        Plan the bets of half-space again while samples come in: larger radii where the pilot is small.
     seed : int or bytes
         Root of the noise, fixed before the queries are seen.
     leave_one_out : {"auto", "always", "never"}
@@ -160,7 +167,8 @@ def certify_pictures(
         One row per query.
     """
     certifying = _certifying(
-        sigma, alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, seed, leave_one_out, excess
+        sigma, alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, replan_bets, seed,
+        leave_one_out, excess,
     )
     chosen = _pictures(pictures, format, split, every, limit, skip_broken)
     places = (os.fspath(gallery), os.fspath(out))
@@ -188,6 +196,7 @@ def _certifying(
     certificate: Union[str, Sequence[str]],
     target_radius: Optional[float],
     top_k: int,
+    replan_bets: bool,
     seed: Seed,
     leave_one_out: str,
     excess: str,
@@ -201,6 +210,7 @@ def _certifying(
         "certificates": list(_names(certificate)),
         "top_k": count(top_k, "top_k"),
         "target_radius": None if target_radius is None else float(target_radius),
+        "replan_bets": bool(replan_bets),
         "seed": seed_digits(seed),
         "leave_one_out": str(leave_one_out),
         "excess": str(excess),

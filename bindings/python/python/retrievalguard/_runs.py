@@ -162,6 +162,7 @@ def share_pictures(
     certificate: Union[str, Sequence[str]] = "half-space",
     target_radius: Optional[float] = None,
     top_k: int = 1,
+    replan_bets: bool = False,
     seed: Seed = 0,
     leave_one_out: str = "auto",
     excess: str = "refuse",
@@ -182,7 +183,7 @@ def share_pictures(
         A directory that all machines see, or an address such as ``s3://bucket/run``.
     chunk : int, optional
         Samples of one task; whole queries by default, which leaves parts of some hundred bytes.
-    alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, seed, leave_one_out
+    alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, replan_bets, seed, leave_one_out
         As in `certify_pictures`.
     excess, format, split, every, limit, skip_broken, progress
         As in `index`.
@@ -193,7 +194,8 @@ def share_pictures(
         The run; the same call made again finds it, and another run in the same place is refused.
     """
     certifying = _certifying(
-        sigma, alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, seed, leave_one_out, excess
+        sigma, alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, replan_bets, seed,
+        leave_one_out, excess,
     )
     chosen = _pictures(pictures, format, split, every, limit, skip_broken)
     places = (os.fspath(gallery), _whole(run))

@@ -114,6 +114,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     refuse_other_systems(name)?;
     let (queries, targets) = targets(&run, name, arguments.queries)?;
     let stored = run.gallery()?;
+    let stored = stored.in_memory()?;
     let embedder = run.encoder(&arguments.engine)?;
     run.tell_engine(&embedder);
     let black_box = BlackBox::new(&embedder);
@@ -127,7 +128,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     let folder = arguments.out.as_deref().unwrap_or(&arguments.run);
     fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
     let plain_gallery =
-        plain::gallery(&run, &stored, &embedder, &arguments.engine, &folder.join("plain-gallery"))?;
+        plain::gallery(&run, stored, &embedder, &arguments.engine, &folder.join("plain-gallery"))?;
     let journal = folder.join("attack.journal");
     // An attack that was fitted to the judge's noise of an earlier run would be judged by what it knows.
     let judge_seed = match arguments.judge_seed {
@@ -140,7 +141,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         certificate: name,
         embedder: &embedder,
         gradients,
-        gallery: &stored,
+        gallery: stored,
         plain_gallery: plain_gallery.as_ref(),
         sigma: run.smoothed.procedure.sigma,
         seed: arguments.seed,

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use super::certify_samples;
 use super::run_directory::{log_run, own_command};
-use crate::arguments::{Certificates, DataArgs, EngineArgs, RetrieverArg, in_flags, sigma_for, tell_skipped};
+use crate::arguments::{
+    Certificates, DataArgs, EngineArgs, RetrieverArg, components, in_flags, sigma_for, tell_skipped,
+};
 use crate::progress::{Progress, tell};
 use anyhow::bail;
 use clap::ValueEnum;
@@ -15,7 +17,7 @@ use retrievalguard::certificate::{CertificateName, Radius, Retriever, Verdict, d
 use retrievalguard::evaluation::Counts;
 use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{
     Alpha, Embedder, Excess, NormBound, Picture, SampleCount, Seed, Sigma, Smoother, TargetRadius,
 };
@@ -82,6 +84,9 @@ pub(crate) struct CertifyArgs {
     /// Radii for recall@1 to recall@K (half-space only)
     #[arg(long, value_name = "K", default_value = "1")]
     top_k: NonZeroUsize,
+    /// Plan the bets of half-space again while samples come in: larger radii where the pilot is small, for more computing
+    #[arg(long)]
+    replan_bets: bool,
     /// Seed of the noise, fixed before the queries are seen
     #[arg(long, default_value = "0")]
     seed: Seed,
@@ -91,6 +96,9 @@ pub(crate) struct CertifyArgs {
     /// Project embeddings above the norm bound instead of refusing them
     #[arg(long)]
     pub(super) project: bool,
+    /// Set negative components of embeddings to zero, as in the gallery: another encoder, unless it has none
+    #[arg(long)]
+    pub(super) non_negative: bool,
     /// Write the run for workers to this directory or address (s3://, gs://, az://) instead of running it
     #[arg(long, value_name = "RUN", help_heading = "Many machines")]
     share: Option<String>,
@@ -141,6 +149,7 @@ impl CertifyArgs {
             certificates: self.certificates(),
             top_k: self.top_k.get(),
             target_radius: self.target_radius,
+            replan_bets: self.replan_bets,
             seed: self.seed,
             leave_one_out: match self.leave_one_out {
                 LeaveOneOutArg::Auto => LeaveOneOut::Auto,
@@ -166,11 +175,12 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     };
     let options = arguments.options();
     options.check().map_err(in_flags)?;
-    let stored = GalleryDirectory::read(gallery)?;
-    let sigma = sigma_for(arguments.sigma, &stored.manifest, gallery)?;
+    let stored = StoredGallery::open(gallery)?;
+    let sigma = sigma_for(arguments.sigma, stored.provenance(), gallery)?;
     let embedder = arguments.engine.open(model, arguments.contract.as_deref())?;
+    let embedder = embedder.with_components(components(arguments.non_negative));
     let selected = arguments.data.read(queries, Role::Query)?;
-    let unknown = stored.manifest.unknown();
+    let unknown = stored.provenance().gaps();
     if !unknown.is_empty() {
         tell(format_args!("note: gallery `{}` does not say its {}", gallery.display(), unknown.join(", ")));
     }
@@ -284,13 +294,13 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
     let queries = request.queries.len() as u64;
     let mut ceiling =
         Ceiling::new(procedure.sigma, procedure.alpha, embedder.norm_bound(), embedder.dimension());
-    let provenance = &request.gallery.manifest.provenance;
+    let provenance = request.gallery.provenance();
     if let Some(samples) = provenance.samples.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
         ceiling = ceiling.gallery_samples(samples);
     }
     tell(format_args!(
         "plan: {queries} queries against {} items, {} + {} noisy copies each, sigma {}, alpha {}",
-        request.gallery.gallery.item_count(),
+        request.gallery.gallery().item_count(),
         procedure.pilot,
         procedure.samples,
         procedure.sigma,

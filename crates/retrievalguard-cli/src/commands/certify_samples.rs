@@ -7,14 +7,14 @@ use anyhow::{Context, bail};
 use retrievalguard::certificate::{CertificateError, Outcome, Outputs, Radius, SampledQuery, Verdict};
 use retrievalguard::gallery::{Gallery, Label, Metric};
 use retrievalguard::storage::npy::{self, Matrix};
-use retrievalguard::{Excess, NormBound, SampleCount, Samples};
+use retrievalguard::{Components, Excess, NormBound, SampleCount, Samples};
 use retrievalguard_encoder::pipeline::{Answered, Query, QueryCertifier, Relevant};
 use retrievalguard_encoder::run::Procedure;
 use retrievalguard_encoder::table::gallery_file::{import_npy, read_labels};
 use serde_json::{Map, Value, json};
 
 use super::certify::{CertifyArgs, USUAL_NORM_BOUND};
-use crate::arguments::in_flags;
+use crate::arguments::{components, in_flags};
 use crate::progress::tell;
 
 /// What says nothing about samples that are there already.
@@ -101,6 +101,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     }
     let bound = files.norm_bound.unwrap_or(USUAL_NORM_BOUND);
     let excess = if arguments.project { Excess::Project } else { Excess::Refuse };
+    let components = components(arguments.non_negative);
     let outputs = if files.discrete { Outputs::Discrete } else { Outputs::Continuous };
     let procedure = arguments.options().procedure(sigma, samples.len()).map_err(in_flags)?;
     let procedure = Procedure { top_k: 1, target_radius: None, ..procedure };
@@ -109,7 +110,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let mut pilots = pilots.map(Vec::into_iter);
     for (position, matrix) in samples.into_iter().enumerate() {
         let pilot = pilots.as_mut().and_then(Iterator::next);
-        let (pilot, certifying) = samples_of(matrix, pilot, bound, excess)
+        let (pilot, certifying) = samples_of(matrix, pilot, bound, (excess, components))
             .with_context(|| format!("query {position} of `{}` cannot be used", samples_file.display()))?;
         let query = certifier
             .certifier()
@@ -159,9 +160,11 @@ fn samples_of(
     matrix: Matrix,
     pilot: Option<Matrix>,
     bound: NormBound,
-    excess: Excess,
+    (excess, components): (Excess, Components),
 ) -> anyhow::Result<(Samples, Samples)> {
-    let make = |matrix: Matrix| Samples::new(matrix.values, matrix.columns, bound, excess);
+    let make = |matrix: Matrix| {
+        Samples::new(matrix.values, matrix.columns, bound, excess).map(|samples| samples.with(components))
+    };
     let all = make(matrix)?;
     if let Some(pilot) = pilot {
         return Ok((make(pilot).context("the pilot cannot be used")?, all));

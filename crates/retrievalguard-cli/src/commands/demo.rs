@@ -14,7 +14,7 @@ use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Differences;
 use retrievalguard::storage::lock::{FolderLock, LOCK_FILE};
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma};
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetOptions, Format, RecordSet, Selected, open,
@@ -140,6 +140,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
         certificates: CertificateName::ALL.to_vec(),
         top_k: 1,
         target_radius: None,
+        replan_bets: false,
         seed: Seed::new(0),
         leave_one_out: LeaveOneOut::Auto,
         excess: Excess::Refuse,
@@ -281,8 +282,8 @@ fn gallery(
     arguments: &DemoArgs,
     paths: &DemoPaths,
     embedder: &OnnxEmbedder,
-) -> anyhow::Result<GalleryDirectory> {
-    if let Ok(stored) = GalleryDirectory::read(&paths.gallery) {
+) -> anyhow::Result<StoredGallery> {
+    if let Ok(stored) = StoredGallery::open(&paths.gallery) {
         return Ok(stored);
     }
     let records = read(paths, Part::Gallery)?;
@@ -297,13 +298,14 @@ fn gallery(
         excess: Excess::Refuse,
         broken: BrokenPictures::Fatal,
         threads: arguments.engine.threads(),
+        shards: None,
         batch: arguments.engine.batch,
     };
     let progress = Progress::new("indexing");
     let result = index(&request, &paths.gallery, &progress);
     progress.finish();
     result?;
-    Ok(GalleryDirectory::read(&paths.gallery)?)
+    Ok(StoredGallery::open(&paths.gallery)?)
 }
 
 /// The tables, what they mean, where they are and what to try next.

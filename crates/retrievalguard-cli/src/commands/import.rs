@@ -2,12 +2,14 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::ArgGroup;
 use retrievalguard::gallery::Metric;
-use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
+use retrievalguard::storage::manifest::Provenance;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{NormBound, Sigma};
 use retrievalguard_encoder::table::gallery_file::{import_clip_retrieval, import_npy, import_parquet};
 
@@ -48,6 +50,9 @@ pub(crate) struct ImportArgs {
     /// Noisy copies behind each vector, if known
     #[arg(long)]
     samples: Option<u32>,
+    /// Write the gallery in so many shards, which are searched on disk instead of in memory
+    #[arg(long, value_name = "NUMBER")]
+    shards: Option<NonZeroUsize>,
     /// Compare by cosine instead of Euclidean distance
     #[arg(long)]
     cosine: bool,
@@ -88,14 +93,14 @@ pub(super) fn run(arguments: &ImportArgs, out: &mut dyn Write) -> anyhow::Result
             ..Provenance::unknown(arguments.norm_bound.unwrap_or(NormBound::UNIT))
         },
     };
-    let manifest =
-        GalleryDirectory::write(&arguments.gallery, &imported.gallery, &imported.paths, provenance)?;
+    let (gallery, paths) = (&imported.gallery, &imported.paths);
+    StoredGallery::write(&arguments.gallery, gallery, paths, provenance, arguments.shards)?;
     writeln!(
         out,
         "{}: {} items of dimension {}",
         arguments.gallery.display(),
-        manifest.items,
-        manifest.dimension
+        gallery.len(),
+        gallery.dimension()
     )?;
     Ok(())
 }

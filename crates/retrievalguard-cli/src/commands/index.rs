@@ -1,6 +1,7 @@
 //! `retrievalguard index`: labelled pictures in, a gallery out.
 
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use retrievalguard::gallery::Metric;
@@ -33,8 +34,11 @@ pub(crate) struct IndexArgs {
     #[arg(long, default_value = "0")]
     seed: Seed,
     /// Stores several views of each picture: shifts, flips, crops, rotations, all, or a TOML file that lists views
-    #[arg(long, value_name = "SET")]
+    #[arg(long, value_name = "SET", conflicts_with = "shards")]
     views: Option<String>,
+    /// Write the gallery in so many shards, which are searched on disk instead of in memory
+    #[arg(long, value_name = "NUMBER")]
+    shards: Option<NonZeroUsize>,
     /// Compare by cosine instead of Euclidean distance
     #[arg(long)]
     cosine: bool,
@@ -61,6 +65,7 @@ pub(super) fn run(arguments: &IndexArgs, out: &mut dyn Write) -> anyhow::Result<
         broken: arguments.data.broken(),
         threads: arguments.model.engine.threads(),
         batch: arguments.model.engine.batch,
+        shards: arguments.shards,
     };
     let result = index(&request, &arguments.gallery, &progress);
     progress.finish();
@@ -74,8 +79,8 @@ pub(super) fn run(arguments: &IndexArgs, out: &mut dyn Write) -> anyhow::Result<
         out,
         "{}: {} items{of_views} of dimension {}",
         arguments.gallery.display(),
-        report.manifest.items,
-        report.manifest.dimension
+        report.items,
+        report.dimension
     )?;
     Ok(())
 }

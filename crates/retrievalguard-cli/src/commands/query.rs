@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use retrievalguard::certificate::{Outcome, Radius, Verdict};
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Alpha, Embedder, Picture, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius};
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{
-    Answered, Query, QueryCertifier, Relevant, check_cap, check_gallery, default_pilot, input_values,
+    Answered, Query, QueryCertifier, Relevant, check_cap, check_gallery, check_kind, default_pilot,
+    input_values,
 };
 use retrievalguard_encoder::run::{Procedure, Retriever};
 use retrievalguard_server::secret_seed;
@@ -66,8 +67,8 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     let retriever = Retriever::from(arguments.retriever);
     let certificates = vec![retriever.certificate()];
     let pilot = arguments.pilot.unwrap_or_else(|| default_pilot(&certificates, arguments.target_radius));
-    let stored = GalleryDirectory::read(&arguments.gallery)?;
-    let sigma = sigma_for(arguments.sigma, &stored.manifest, &arguments.gallery)?;
+    let stored = StoredGallery::open(&arguments.gallery)?;
+    let sigma = sigma_for(arguments.sigma, stored.provenance(), &arguments.gallery)?;
     let procedure = Procedure {
         sigma,
         alpha: arguments.alpha,
@@ -76,8 +77,11 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         certificates,
         top_k: 1,
         target_radius: arguments.target_radius,
+        replan_bets: false,
     };
-    check_cap(&procedure).map_err(|error| anyhow!(error.as_flags()))?;
+    check_cap(&procedure)
+        .and_then(|()| check_kind(&procedure, stored.gallery()))
+        .map_err(|error| anyhow!(error.as_flags()))?;
     let embedder = arguments.model.open()?;
     let name = arguments.gallery.display().to_string();
     let checked = check_gallery(&stored, &name, &embedder, sigma);
@@ -96,7 +100,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         .batch(arguments.model.engine.batch)
         .threads(arguments.model.engine.threads());
     let picture = Picture { identity: &identity, pixels: &pixels };
-    let gallery = &stored.gallery;
+    let gallery = stored.gallery();
     let certifier = QueryCertifier::stored(&procedure, &stored);
     let query = Query { relevant: Relevant::Retrieved(retriever), excluded: &[] };
     let draw = |stage, range| Ok(smoother.samples(&picture, stage, range)?);
@@ -118,22 +122,22 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         ),
     };
     if arguments.json {
-        let items: Vec<_> = nearest
+        let items = nearest
             .iter()
             .map(|item| {
                 let mut shown = json!({
                     "row": item.row,
-                    "identity": gallery.identity(item.row),
+                    "identity": gallery.identity(item.row)?,
                     "label": gallery.label_name(gallery.label(item.row)),
                     "distance": item.squared_distance.sqrt(),
-                    "path": stored.picture_path(item.row),
+                    "path": stored.picture_path(item.row)?,
                 });
                 if let Some(view) = gallery.view(item.row) {
                     shown["view"] = json!(view);
                 }
-                shown
+                Ok(shown)
             })
-            .collect();
+            .collect::<anyhow::Result<Vec<_>>>()?;
         let value = json!({
             "label": label.filter(|_| answered),
             "candidate_label": label,
@@ -182,7 +186,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             "{:>8.4}  {}  {}{view}",
             item.squared_distance.sqrt(),
             gallery.label_name(gallery.label(item.row)),
-            gallery.identity(item.row)
+            gallery.identity(item.row)?
         )?;
     }
     Ok(())

@@ -11,8 +11,9 @@ use retrievalguard::SampleCount;
 use retrievalguard::certificate::Radius;
 use retrievalguard::gallery::Metric;
 use retrievalguard::storage::atomic::{self, WriteError};
-use retrievalguard::storage::manifest::{GalleryDirectory, SeedRecord};
+use retrievalguard::storage::manifest::SeedRecord;
 use retrievalguard::storage::sealed::{SealError, unseal};
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, data_set_digest, open};
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
@@ -160,7 +161,7 @@ fn model_config(run: &RunDirectory) -> anyhow::Result<ModelConfig> {
 /// Where the pictures of a run are.
 struct RunPictures<'a> {
     run: &'a RunDirectory,
-    gallery: Option<&'a GalleryDirectory>,
+    gallery: Option<&'a StoredGallery>,
     config: Option<&'a ModelConfig>,
     records: Option<&'a [Option<Record>]>,
 }
@@ -254,9 +255,9 @@ impl RunPictures<'_> {
         }))
     }
 
-    fn item(&self, gallery: &GalleryDirectory, identity: &str) -> Option<Thumbnail> {
-        let row = *gallery.gallery.rows_of(identity).first()?;
-        let path = gallery.picture_path(row)?;
+    fn item(&self, gallery: &StoredGallery, identity: &str) -> Option<Thumbnail> {
+        let row = *gallery.gallery().rows_of(identity).ok()?.first()?;
+        let path = gallery.picture_path(row).ok()??;
         // A relative path holds where the gallery was made, which is nearly always where the run was.
         let places = [self.run.inputs.places.directory.join(&path), path];
         let path = places.iter().find(|path| path.is_file())?;
@@ -275,7 +276,7 @@ fn finished(folder: &Path) -> Option<u64> {
 fn facts(
     run: &RunDirectory,
     finished: Option<u64>,
-    gallery: Option<&GalleryDirectory>,
+    gallery: Option<&StoredGallery>,
     config: Option<&ModelConfig>,
 ) -> Facts {
     let (description, smoothed) = (&run.description, &run.smoothed);
@@ -299,15 +300,11 @@ fn facts(
         finished,
         digests: digests.map(|(name, digest)| (name.to_owned(), digest.to_string())).to_vec(),
         gallery: gallery.map(|stored| GalleryFacts {
-            items: stored.manifest.items,
-            dimension: stored.manifest.dimension,
-            norm_bound: stored.manifest.provenance.norm_bound,
-            views: stored.manifest.provenance.views.as_ref().map(|set| set.views().len()),
-            samples: stored
-                .manifest
-                .provenance
-                .samples
-                .and_then(|count| SampleCount::new(u64::from(count)).ok()),
+            items: stored.gallery().item_count(),
+            dimension: stored.gallery().dimension(),
+            norm_bound: stored.provenance().norm_bound,
+            views: stored.provenance().views.as_ref().map(|set| set.views().len()),
+            samples: stored.provenance().samples.and_then(|count| SampleCount::new(u64::from(count)).ok()),
         }),
         input: config.map(ModelConfig::picture_shape),
     }
@@ -317,7 +314,7 @@ fn facts(
 fn commands(
     arguments: &ReportArgs,
     run: &RunDirectory,
-    gallery: Option<&GalleryDirectory>,
+    gallery: Option<&StoredGallery>,
 ) -> anyhow::Result<Vec<CommandLine>> {
     let inputs = &run.inputs.places;
     let there = |command: String| Some(format!("cd {} && {command}", quoted(&inputs.directory)));
@@ -357,7 +354,9 @@ fn commands(
 }
 
 /// The command that makes the gallery, if the gallery knows enough of its making and its pictures are what they were.
-fn index_command(run: &RunDirectory, gallery: &GalleryDirectory) -> Option<String> {
+fn index_command(run: &RunDirectory, gallery: &StoredGallery) -> Option<String> {
+    // Shards do not keep the paths of all pictures in memory.
+    let gallery = gallery.in_memory().ok()?;
     let provenance = &gallery.manifest.provenance;
     let (sigma, samples) = (provenance.sigma?, provenance.samples?);
     let Some(SeedRecord::Fixed(seed)) = provenance.seed else { return None };
@@ -388,12 +387,13 @@ fn index_command(run: &RunDirectory, gallery: &GalleryDirectory) -> Option<Strin
     };
     let config = run.inputs.places.contract.as_ref().map(|path| format!(" --contract {}", quoted(path)));
     Some(format!(
-        "retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{views}{} --gallery {}",
+        "retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{views}{}{} --gallery {}",
         quoted(Path::new(pictures)),
         quoted(&run.inputs.places.model),
         config.unwrap_or_default(),
         String::from(seed),
         if gallery.manifest.metric == Metric::Cosine { " --cosine" } else { "" },
+        if provenance.components.is_any() { "" } else { " --non-negative" },
         quoted(&run.inputs.places.gallery),
     ))
 }

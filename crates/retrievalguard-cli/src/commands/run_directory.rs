@@ -10,8 +10,8 @@ use anyhow::{Context, bail};
 use retrievalguard::certificate::CertificateName;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::storage::sealed::seal_line;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard_encoder::dataset::{Boxes, DatasetOptions, Record, RecordSet, open};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::PictureLimits;
@@ -126,10 +126,10 @@ impl RunDirectory {
     }
 
     /// The gallery that was searched, and no other.
-    pub(super) fn gallery(&self) -> anyhow::Result<GalleryDirectory> {
+    pub(super) fn gallery(&self) -> anyhow::Result<StoredGallery> {
         let path = &self.inputs.places.gallery;
-        let stored = GalleryDirectory::read(path)?;
-        if stored.digest() != self.description.gallery.digest {
+        let stored = StoredGallery::open(path)?;
+        if stored.digest()? != self.description.gallery.digest {
             bail!("gallery `{}` has changed since the run, wanted it unchanged", path.display());
         }
         Ok(stored)
@@ -139,6 +139,7 @@ impl RunDirectory {
     pub(super) fn encoder(&self, engine: &EngineArgs) -> anyhow::Result<OnnxEmbedder> {
         let RunPlaces { model, contract, .. } = &self.inputs.places;
         let embedder = engine.open(model, contract.as_deref())?;
+        let embedder = embedder.with_components(self.description.encoder.components);
         let (found, wanted) = (EncoderDescription::new(&embedder), &self.description.encoder);
         for (what, found, wanted) in [
             ("the encoder", found.model, wanted.model),

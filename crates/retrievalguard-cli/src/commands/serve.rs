@@ -18,7 +18,7 @@ use retrievalguard_encoder::pipeline::default_pilot;
 use retrievalguard_server::{Limits, OpenError, Serving, Settings, SharedGradients, Stop, Tokens};
 
 use super::certify::with_config_difference;
-use crate::arguments::{ModelArgs, RetrieverArg, sigma_for, up_to};
+use crate::arguments::{ModelArgs, RetrieverArg, components, sigma_for, up_to};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -124,7 +124,7 @@ enum LogFormat {
 
 pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (gallery, model) = (&arguments.gallery, &arguments.model);
-    let sigma = sigma_for(arguments.sigma, &GalleryDirectory::read_manifest(gallery)?, gallery)?;
+    let sigma = sigma_for(arguments.sigma, &GalleryDirectory::read_manifest(gallery)?.provenance, gallery)?;
     let tokens = match &arguments.tokens {
         Some(path) => read_tokens(path)?,
         None => Tokens::default(),
@@ -132,7 +132,7 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
     start_log(arguments.log);
     let note = |note: &str| tracing::warn!(note, "note");
     let embedder = model.engine.open_telling(&model.model, model.contract.as_deref(), note)?;
-    let embedder = Arc::new(embedder);
+    let embedder = Arc::new(embedder.with_components(components(model.non_negative)));
     let gradients = gradients(arguments, &model.model, &embedder);
     let limits = &arguments.limits;
     let usual = Limits::default();

@@ -16,6 +16,7 @@ use retrievalguard::storage::journal::Journal;
 use retrievalguard::storage::live::{Edit, LiveGallery};
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::storage::sample_cache::SampleCache;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::pipeline::check_gallery;
@@ -156,7 +157,7 @@ fn galleries(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
 /// The encoder and its model config, beside a gallery that was made with them.
 fn encoders(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
     let (model, stored) = (sandbox.path("model/convolutional.onnx"), sandbox.path("gallery"));
-    let stored = GalleryDirectory::read(&stored).unwrap();
+    let stored = StoredGallery::open(&stored).unwrap();
     let open = || {
         let config = ModelConfig::for_model(&model).map_err(|error| error.to_string())?;
         let options = EngineOptions { engine: "rten".parse().ok(), ..EngineOptions::default() };

@@ -22,6 +22,8 @@ mod samples_file;
 mod sandbox;
 mod serve;
 mod serve_client;
+mod shards;
+mod switches;
 // They need `prlimit`, `setpriv` and every address of 127.0.0.0/8.
 #[cfg(target_os = "linux")]
 mod serve_disks;

@@ -155,6 +155,7 @@ impl SweepPoint<'_> {
             excess: Excess::Refuse,
             broken: BrokenPictures::Fatal,
             threads: self.context.threads,
+            shards: None,
             batch: self.context.batch,
         };
         index(&request, &folder, observer)?;

@@ -10,9 +10,9 @@ use retrievalguard::certificate::{
     AdaptiveOptions, AdaptiveTest, CertificateError, CertificateName, Certifier, Decision, GrowingOptions,
     GrowingOutcome, GrowingTest, HalfSpaceOptions, Outcome, RateOptions, RateTest, SampledQuery, Verdict,
 };
-use retrievalguard::gallery::{Gallery, Label, Neighbour, Positives, Relevance};
+use retrievalguard::gallery::{Label, NearestPair, Neighbour, Positives, Relevance};
 use retrievalguard::noise::Stage;
-use retrievalguard::storage::manifest::GalleryDirectory;
+use retrievalguard::storage::stored::{GalleryRef, StoredGallery};
 use retrievalguard::{SampleCount, SampleError, Samples};
 
 use super::PipelineError;
@@ -83,15 +83,17 @@ pub struct QueryCertifier<'a> {
 
 impl<'a> QueryCertifier<'a> {
     /// A certifier for a gallery of which only the vectors are known.
-    pub fn new(procedure: &'a Procedure, gallery: &'a Gallery) -> Self {
-        Self { procedure, certifier: Certifier::new(gallery, procedure.sigma, procedure.alpha) }
+    pub fn new(procedure: &'a Procedure, gallery: impl Into<GalleryRef<'a>>) -> Self {
+        let certifier = Certifier::new(gallery, procedure.sigma, procedure.alpha);
+        let certifier = if procedure.replan_bets { certifier.replanning_bets() } else { certifier };
+        Self { procedure, certifier }
     }
 
     /// A certifier for a stored gallery, which may say how many samples are behind its vectors.
-    pub fn stored(procedure: &'a Procedure, gallery: &'a GalleryDirectory) -> Self {
-        let samples = gallery.manifest.provenance.samples;
+    pub fn stored(procedure: &'a Procedure, gallery: &'a StoredGallery) -> Self {
+        let samples = gallery.provenance().samples;
         let samples = samples.and_then(|count| SampleCount::new(u64::from(count)).ok());
-        Self::new(procedure, &gallery.gallery).gallery_samples(samples)
+        Self::new(procedure, gallery.gallery()).gallery_samples(samples)
     }
 
     /// Says how many samples are behind each vector of the gallery, if that is known.
@@ -112,7 +114,7 @@ impl<'a> QueryCertifier<'a> {
     }
 
     /// The gallery that is searched.
-    pub fn gallery(&self) -> &'a Gallery {
+    pub fn gallery(&self) -> GalleryRef<'a> {
         self.certifier.gallery()
     }
 
@@ -309,14 +311,19 @@ impl<'a> QueryCertifier<'a> {
         Ok(self.gallery().nearest_items(mean, count, |_| excluded)?.into_iter().next().unwrap_or_default())
     }
 
-    /// The wrong item that is nearest to a mean of samples.
-    pub fn nearest_wrong(
+    /// The item that is nearest to a mean of samples, and the nearest wrong one, from one search.
+    pub fn nearest_and_nearest_wrong(
         &self,
         mean: &[f64],
         relevance: &Relevance,
-    ) -> Result<Option<Neighbour>, CertificateError> {
-        let nearest = self.gallery().nearest_positive_and_negative(mean, |_| relevance)?;
-        Ok(nearest.first().and_then(|nearest| nearest.negative))
+    ) -> Result<(Option<Neighbour>, Option<Neighbour>), CertificateError> {
+        let found = self.gallery().nearest_positive_and_negative(mean, |_| relevance)?;
+        let NearestPair { positive, negative } = found.into_iter().next().unwrap_or_default();
+        // Ties go to the smaller row.
+        let order = |item: &Neighbour, other: &Neighbour| {
+            item.squared_distance.total_cmp(&other.squared_distance).then(item.row.cmp(&other.row))
+        };
+        Ok((positive.into_iter().chain(negative).min_by(order), negative))
     }
 }
 
@@ -348,7 +355,7 @@ fn drawn_before(sampled: SampledQuery) -> impl FnMut(Stage, Range<u32>) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use retrievalguard::gallery::Metric;
+    use retrievalguard::gallery::{Gallery, Metric};
     use retrievalguard::{Alpha, Excess, NormBound, Sigma, TargetRadius};
 
     use super::*;
@@ -368,6 +375,7 @@ mod tests {
             certificates: certificates.to_vec(),
             top_k: 1,
             target_radius: target.map(|radius| TargetRadius::new(radius).unwrap()),
+            replan_bets: false,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Queries and a gallery in, one row of certificates per query out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::Path;
@@ -9,7 +9,8 @@ use retrievalguard::certificate::{CertificateError, CertificateName, Outcome, Ve
 use retrievalguard::gallery::Neighbour;
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::digest::Digest;
-use retrievalguard::storage::manifest::{GalleryDirectory, QuerySide};
+use retrievalguard::storage::manifest::QuerySide;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Embedder, Samples, Sigma, Smoother};
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +47,7 @@ pub struct CertifyRequest<'a> {
     /// The encoder.
     pub embedder: &'a OnnxEmbedder,
     /// The gallery that is searched.
-    pub gallery: &'a GalleryDirectory,
+    pub gallery: &'a StoredGallery,
     /// Name of the gallery in messages.
     pub gallery_name: &'a str,
     /// How each query is certified.
@@ -98,17 +99,15 @@ impl QueryAnswer {
     ) -> Result<Self, E> {
         let Answered { relevance, outcomes, deeper, mean, .. } = certifier.answer(query, draw, &refused)?;
         let gallery = certifier.gallery();
-        let name = |neighbour: Neighbour| {
-            let row = neighbour.row;
+        let name = |Neighbour { row, .. }| {
             let label = gallery.label_name(gallery.label(row)).to_owned();
-            (gallery.identity(row).to_owned(), label, gallery.view(row).map(str::to_owned))
+            Ok((gallery.identity(row)?.into_owned(), label, gallery.view(row).map(str::to_owned)))
         };
-        let wrong = certifier.nearest_wrong(&mean, &relevance).map_err(&refused)?;
-        let nearest = certifier.nearest(&mean, 1, &relevance.excluded).map_err(refused)?;
+        let (nearest, wrong) = certifier.nearest_and_nearest_wrong(&mean, &relevance).map_err(&refused)?;
         let (retrieved, retrieved_label, retrieved_view) =
-            nearest.first().copied().map(name).unwrap_or_default();
-        let nearest_wrong =
-            wrong.map(name).map(|(identity, label, view)| WrongItem { identity, label, view });
+            nearest.map(name).transpose().map_err(&refused)?.unwrap_or_default();
+        let wrong = wrong.map(name).transpose().map_err(refused)?;
+        let nearest_wrong = wrong.map(|(identity, label, view)| WrongItem { identity, label, view });
         let cell = |outcome: Outcome| (outcome.name, outcome.verdict, outcome.samples);
         let cells = outcomes.into_iter().map(cell).collect();
         Ok(Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper })
@@ -153,7 +152,7 @@ impl CertifyPlan {
             Samples::check_memory(count.get(), embedder.dimension())?;
         }
         let data_set = request.queries.digest();
-        let own = OwnRows::find(request, data_set);
+        let own = OwnRows::find(request, data_set)?;
         let left_out = own.excluded.iter().filter(|rows| !rows.is_empty()).count();
         let mut procedure = request.procedure.clone();
         procedure.certificates.sort_unstable();
@@ -166,7 +165,7 @@ impl CertifyPlan {
             queries: data_set,
             leave_one_out: left_out,
             excluded_rows: excluded_digest(own.excluded.iter().map(Vec::as_slice)),
-            gallery: GalleryDescription::new(request.gallery),
+            gallery: GalleryDescription::new(request.gallery)?,
             method: Method::Smoothed(Smoothed::new(procedure, request.options.seed, request.options.excess)),
         };
         let OwnRows { excluded, namesakes } = own;
@@ -244,7 +243,7 @@ pub fn certify(
 
 /// Checks the gallery called `name` against queries of this encoder: same sigma, model, model config, dimension and norm bound.
 pub fn check_gallery(
-    gallery: &GalleryDirectory,
+    gallery: &StoredGallery,
     name: &str,
     embedder: &OnnxEmbedder,
     sigma: Sigma,
@@ -253,10 +252,11 @@ pub fn check_gallery(
         sigma,
         dimension: embedder.dimension(),
         norm_bound: embedder.norm_bound(),
+        components: embedder.components(),
         model: embedder.facts().hash.parse().ok(),
         contract: embedder.model_config().hash().parse().ok(),
     };
-    Ok(gallery.manifest.check_against(name, &queries)?)
+    Ok(gallery.check_against(name, &queries)?)
 }
 
 /// Rows of the gallery that are the queries themselves.
@@ -269,45 +269,47 @@ struct OwnRows {
 
 impl OwnRows {
     /// Same identity and, under [`LeaveOneOut::Auto`], the same bytes: by the data set's digest, or file by file.
-    fn find(request: &CertifyRequest<'_>, queries: Digest) -> Self {
+    fn find(request: &CertifyRequest<'_>, queries: Digest) -> Result<Self, PipelineError> {
         let stored = request.gallery;
-        let none = || Self { excluded: vec![Vec::new(); request.queries.len()], namesakes: 0 };
+        let mut own = Self { excluded: vec![Vec::new(); request.queries.len()], namesakes: 0 };
         if request.options.leave_one_out == LeaveOneOut::Never {
-            return none();
+            return Ok(own);
         }
-        let mut rows: HashMap<&str, Vec<usize>> = HashMap::new();
-        for row in 0..stored.gallery.len() {
-            rows.entry(stored.gallery.identity(row)).or_default().push(row);
-        }
-        if !request.queries.iter().any(|query| rows.contains_key(query.identity.as_str())) {
-            return none();
-        }
-        let made_of = stored.manifest.provenance.data_set;
-        let all_same = request.options.leave_one_out == LeaveOneOut::Always
-            || made_of == Some(queries)
-            || made_of.is_some() && made_of == Some(request.data_set.digest());
-        let mut namesakes = 0;
-        let excluded = (0..request.queries.len()).map(|position| {
+        let made_of = stored.provenance().data_set;
+        let mut all_same = None;
+        for (position, excluded) in own.excluded.iter_mut().enumerate() {
             let query = &request.queries[position];
-            let Some(rows) = rows.get(query.identity.as_str()) else { return Vec::new() };
-            if all_same {
-                return rows.clone();
+            let rows = stored.gallery().rows_of(&query.identity);
+            let rows = rows.map_err(uncertified::<PipelineError>(&query.identity))?;
+            if rows.is_empty() {
+                continue;
             }
-            let own = match &query.source {
+            // The data set is digested only if an item has the name of a query.
+            let all_same = *all_same.get_or_insert_with(|| {
+                request.options.leave_one_out == LeaveOneOut::Always
+                    || made_of == Some(queries)
+                    || made_of.is_some() && made_of == Some(request.data_set.digest())
+            });
+            if all_same {
+                *excluded = rows;
+                continue;
+            }
+            let digest = match &query.source {
                 PictureSource::File(_) => request.queries.picture_digest(position),
                 PictureSource::Grey { .. } => None,
             };
-            let other = |row: usize| stored.picture_path(row).and_then(|path| Digest::of_file(&path).ok());
+            let mut others = Vec::with_capacity(rows.len());
             // Views of an item are of one picture, which is read once.
-            let items =
-                rows.chunk_by(|&left, &right| stored.gallery.item(left) == stored.gallery.item(right));
-            let others: Vec<Option<Digest>> =
-                items.flat_map(|views| vec![other(views[0]); views.len()]).collect();
-            namesakes += usize::from(own.is_none() || others.contains(&None));
-            let same = rows.iter().zip(others).filter(|(_, other)| own.is_some() && *other == own);
-            same.map(|(&row, _)| row).collect()
-        });
-        let excluded = excluded.collect();
-        Self { excluded, namesakes }
+            for views in
+                rows.chunk_by(|&left, &right| stored.gallery().item(left) == stored.gallery().item(right))
+            {
+                let other = stored.picture_path(views[0])?.and_then(|path| Digest::of_file(&path).ok());
+                others.extend(vec![other; views.len()]);
+            }
+            own.namesakes += usize::from(digest.is_none() || others.contains(&None));
+            let same = rows.iter().zip(others).filter(|(_, other)| digest.is_some() && *other == digest);
+            *excluded = same.map(|(&row, _)| row).collect();
+        }
+        Ok(own)
     }
 }

@@ -6,7 +6,9 @@ use std::path::Path;
 use retrievalguard::gallery::{Gallery, Metric};
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic::write;
-use retrievalguard::storage::manifest::{Engine, GalleryDirectory, GalleryManifest, Provenance, SeedRecord};
+use retrievalguard::storage::manifest::{Engine, Provenance, SeedRecord, StorageError};
+use retrievalguard::storage::shards::ShardsError;
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::views::ViewSet;
 use retrievalguard::{Embedder, Excess, Picture, Seed, Sigma, Smoother};
 use serde_json::json;
@@ -42,13 +44,17 @@ pub struct IndexRequest<'a> {
     pub threads: NonZeroUsize,
     /// Noisy copies that go through the encoder together; the result does not depend on it.
     pub batch: NonZeroUsize,
+    /// How many shards the gallery is written in; none for a gallery that is read into memory.
+    pub shards: Option<NonZeroUsize>,
 }
 
 /// What an index run made.
 #[derive(Debug)]
 pub struct IndexReport {
-    /// The gallery's manifest.
-    pub manifest: GalleryManifest,
+    /// Number of items in the gallery.
+    pub items: usize,
+    /// Length of a vector.
+    pub dimension: usize,
     /// Broken pictures that were left out: identity and reason.
     pub skipped: Vec<(String, String)>,
     /// Pictures that an earlier, interrupted run had done already.
@@ -80,8 +86,12 @@ pub fn index(
     let description = EncoderDescription::new(embedder).beside(decides);
     std::fs::create_dir_all(directory)
         .map_err(|error| retrievalguard::storage::atomic::WriteError::new(directory, error))?;
-    // Said before the work: a gallery with acknowledged writes is not replaced.
-    GalleryDirectory::check_replaceable(directory)?;
+    // Said before the work: a gallery with acknowledged writes is not replaced, nor one of the other kind.
+    StoredGallery::check_replaceable(directory, request.shards.is_some())?;
+    if let (Some(set), Some(_)) = (request.views, request.shards) {
+        let refused = ShardsError::Views { path: directory.to_owned(), set: set.name().to_owned() };
+        return Err(StorageError::from(refused).into());
+    }
     let path = directory.join("index.journal");
     let run =
         ResumableRun { journal: &path, description: &description, pictures: records.len(), broken }.open()?;
@@ -153,6 +163,7 @@ pub fn index(
         samples: Some(request.samples),
         seed: (request.samples > 0).then_some(SeedRecord::Fixed(request.seed)),
         norm_bound: embedder.norm_bound(),
+        components: embedder.components(),
         model: embedder.facts().hash.parse().ok(),
         contract: embedder.model_config().hash().parse().ok(),
         engine: Some(Engine { name: report.engine.to_string(), version: report.version.clone() }),
@@ -163,7 +174,7 @@ pub fn index(
     write(&directory.join(MODEL_CONFIG_FILE), embedder.model_config().to_toml().as_bytes())?;
     let check = serde_json::to_string_pretty(embedder.check()).expect("a check is words");
     write(&directory.join(CHECK_FILE), format!("{check}\n").as_bytes())?;
-    let manifest = GalleryDirectory::write(directory, &gallery, &paths, provenance)?;
+    StoredGallery::write(directory, &gallery, &paths, provenance, request.shards)?;
     journal.remove()?;
-    Ok(IndexReport { manifest, skipped, resumed })
+    Ok(IndexReport { items: gallery.len(), dimension, skipped, resumed })
 }

@@ -2,8 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use retrievalguard::certificate::{CertificateName, Retriever, fewest_to_decide};
-use retrievalguard::storage::manifest::{GalleryDirectory, GalleryManifest};
+use retrievalguard::certificate::{CertificateError, CertificateName, Retriever, fewest_to_decide};
+use retrievalguard::storage::manifest::Provenance;
+use retrievalguard::storage::stored::{GalleryRef, StoredGallery};
 use retrievalguard::{Alpha, Excess, ParameterError, SampleCount, Seed, Sigma, TargetRadius};
 
 use super::{CertifyRequest, LeaveOneOut};
@@ -31,6 +32,9 @@ pub enum OptionsError {
         /// The radius to decide.
         target: TargetRadius,
     },
+    /// Bets are planned again where there are none.
+    #[error("{}", self.spelled(str::to_owned))]
+    NothingToReplan,
     /// Both of them.
     #[error("{}", self.spelled(str::to_owned))]
     TargetBesideTopK,
@@ -43,6 +47,9 @@ pub enum OptionsError {
     /// A number is out of its range.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
+    /// The gallery is on disk, and what is asked for needs it in memory.
+    #[error(transparent)]
+    InMemoryOnly(CertificateError),
 }
 
 impl OptionsError {
@@ -52,8 +59,8 @@ impl OptionsError {
     }
 
     fn spelled(&self, name: impl Fn(&str) -> String) -> String {
-        let [target_radius, top_k, certificate, sigma, samples] =
-            ["target_radius", "top_k", "certificate", "sigma", "samples"].map(name);
+        let [target_radius, top_k, certificate, sigma, samples, replan_bets] =
+            ["target_radius", "top_k", "certificate", "sigma", "samples", "replan_bets"].map(name);
         match self {
             Self::UndecidedCertificates => format!(
                 "{target_radius} decides one certificate of half-space, vote and pairwise, wanted one {certificate} of these"
@@ -65,6 +72,9 @@ impl OptionsError {
                 "{samples} is {cap}, too few for any query: {target_radius} {target} takes at least {fewest} samples even if all \
                  of them agree"
             ),
+            Self::NothingToReplan => format!(
+                "{replan_bets} is for the bets of half-space with a fixed number of samples, wanted that {certificate} and no {target_radius}"
+            ),
             Self::TargetBesideTopK => {
                 format!("{target_radius} decides recall@1, wanted no {top_k} beside it")
             }
@@ -72,6 +82,7 @@ impl OptionsError {
                 format!("gallery `{gallery}` does not say its noise level, wanted {sigma}")
             }
             Self::Parameter(error) => error.to_string(),
+            Self::InMemoryOnly(error) => error.to_string(),
         }
     }
 }
@@ -81,10 +92,10 @@ impl OptionsError {
 /// A given one that is another is refused with the rest of the gallery's disagreements.
 pub fn sigma_for(
     given: Option<Sigma>,
-    manifest: &GalleryManifest,
+    provenance: &Provenance,
     gallery: &str,
 ) -> Result<Sigma, OptionsError> {
-    let sigma = given.or(manifest.provenance.sigma);
+    let sigma = given.or(provenance.sigma);
     sigma.ok_or_else(|| OptionsError::NoSigma { gallery: gallery.to_owned() })
 }
 
@@ -105,6 +116,16 @@ pub fn check_depth(
         return Err(OptionsError::TargetBesideTopK);
     }
     Ok(())
+}
+
+/// Refuses to plan bets again where there are none, or where they decide a target radius.
+pub fn check_bets(
+    certificates: &[CertificateName],
+    target_radius: Option<TargetRadius>,
+    replan_bets: bool,
+) -> Result<(), OptionsError> {
+    let bets = certificates.contains(&CertificateName::HalfSpace) && target_radius.is_none();
+    if replan_bets && !bets { Err(OptionsError::NothingToReplan) } else { Ok(()) }
 }
 
 /// Samples of the pilot, unless the user says how many: few where they only choose the label, or the rule of a vote.
@@ -131,6 +152,23 @@ pub fn check_cap(procedure: &Procedure) -> Result<(), OptionsError> {
     }
 }
 
+/// Refuses what cannot be had of a gallery in shards, before a sample is drawn.
+pub fn check_kind(procedure: &Procedure, gallery: GalleryRef<'_>) -> Result<(), OptionsError> {
+    let Procedure { certificates, top_k, target_radius, .. } = procedure;
+    let what = match gallery {
+        GalleryRef::Memory(_) => None,
+        GalleryRef::Shards(_) if certificates.contains(&CertificateName::HalfSpaceMean) => {
+            Some("half-space-mean")
+        }
+        GalleryRef::Shards(_) if *top_k > 1 => Some("half-space for recall@2 and deeper"),
+        GalleryRef::Shards(_) if target_radius.is_some() && procedure.retriever() == Retriever::Mean => {
+            Some("a target radius of half-space")
+        }
+        GalleryRef::Shards(_) => None,
+    };
+    what.map_or(Ok(()), |what| Err(OptionsError::InMemoryOnly(CertificateError::InMemoryOnly(what))))
+}
+
 /// Everything about a run of certificates but its pictures, its encoder and its gallery.
 #[derive(Clone, Debug)]
 pub struct CertifyOptions {
@@ -148,6 +186,8 @@ pub struct CertifyOptions {
     pub top_k: usize,
     /// A radius to decide with as few samples as possible, under the only certificate.
     pub target_radius: Option<TargetRadius>,
+    /// Whether bets of `half-space` are planned again while samples come in.
+    pub replan_bets: bool,
     /// Root of the noise.
     pub seed: Seed,
     /// Whether a query may find itself.
@@ -165,7 +205,8 @@ pub struct CertifyOptions {
 impl CertifyOptions {
     /// Refuses options that mean nothing together, before anything is opened.
     pub fn check(&self) -> Result<(), OptionsError> {
-        check_depth(&self.certificates, self.top_k, self.target_radius)
+        check_depth(&self.certificates, self.top_k, self.target_radius)?;
+        check_bets(&self.certificates, self.target_radius, self.replan_bets)
     }
 
     /// How each of so many queries is certified.
@@ -182,6 +223,7 @@ impl CertifyOptions {
             certificates: self.certificates.clone(),
             top_k: self.top_k,
             target_radius: self.target_radius,
+            replan_bets: self.replan_bets,
         };
         check_cap(&procedure)?;
         Ok(procedure)
@@ -193,16 +235,18 @@ impl CertifyOptions {
         sigma: Sigma,
         queries: &'a Selected,
         embedder: &'a OnnxEmbedder,
-        (gallery, gallery_name): (&'a GalleryDirectory, &'a str),
+        (gallery, gallery_name): (&'a StoredGallery, &'a str),
     ) -> Result<CertifyRequest<'a>, OptionsError> {
         self.check()?;
+        let procedure = self.procedure(sigma, queries.chosen.len())?;
+        check_kind(&procedure, gallery.gallery())?;
         Ok(CertifyRequest {
             queries: &queries.chosen,
             data_set: &queries.all,
             embedder,
             gallery,
             gallery_name,
-            procedure: self.procedure(sigma, queries.chosen.len())?,
+            procedure,
             options: self,
         })
     }
@@ -221,6 +265,7 @@ mod tests {
             certificates: vec![CertificateName::HalfSpace],
             top_k: 1,
             target_radius: None,
+            replan_bets: false,
             seed: Seed::new(0),
             leave_one_out: LeaveOneOut::Auto,
             excess: Excess::Refuse,
@@ -255,6 +300,14 @@ mod tests {
                 CertifyOptions { top_k: 3, target_radius: target, ..options() },
                 "target_radius decides recall@1",
             ),
+            (
+                CertifyOptions { replan_bets: true, target_radius: target, ..options() },
+                "replan_bets is for the bets",
+            ),
+            (
+                CertifyOptions { replan_bets: true, certificates: vec![CertificateName::Vote], ..options() },
+                "replan_bets is for the bets",
+            ),
         ];
         for (refused, words) in cases {
             let error = refused.check().unwrap_err();
@@ -266,6 +319,7 @@ mod tests {
             options(),
             CertifyOptions { certificates: both, ..options() },
             CertifyOptions { top_k: 3, ..options() },
+            CertifyOptions { replan_bets: true, top_k: 3, ..options() },
             CertifyOptions { target_radius: target, ..options() },
             CertifyOptions { target_radius: target, certificates: vec![CertificateName::Vote], ..options() },
             CertifyOptions {

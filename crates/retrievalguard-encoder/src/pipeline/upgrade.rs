@@ -16,7 +16,8 @@ use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::{Journal, JournalError};
 use retrievalguard::storage::lock::{FolderLock, LockError};
 use retrievalguard::storage::manifest::{GALLERY_FORMAT, GalleryDirectory, QuerySide, StorageError};
-use retrievalguard::{Alpha, NormBound, SampleCount, Seed, Sigma, TargetRadius};
+use retrievalguard::storage::stored::StoredGallery;
+use retrievalguard::{Alpha, Components, NormBound, SampleCount, Seed, Sigma, TargetRadius};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -236,11 +237,12 @@ fn upgrade_run(
         sigma: old.sigma,
         dimension: stored.manifest.dimension,
         norm_bound: stored.manifest.provenance.norm_bound,
+        components: Components::Any,
         model: Some(old.model),
         contract: Some(old.contract),
     };
     stored.manifest.check_against(&gallery.display().to_string(), &side).map_err(PipelineError::from)?;
-    let description = old.into_current(&stored);
+    let description = old.into_current(&stored.into())?;
     let run = TableDescription::Run(Box::new(description.clone()));
     // Before anything is overwritten: what could not be read again afterwards would be lost.
     table.check_plausible(&run, &path)?;
@@ -304,11 +306,11 @@ fn absolute(path: &Path) -> Result<PathBuf, UpgradeError> {
 }
 
 impl OldDescription {
-    fn into_current(mut self, stored: &GalleryDirectory) -> RunDescription {
+    fn into_current(mut self, stored: &StoredGallery) -> Result<RunDescription, StorageError> {
         // In the order of the table.
         self.certificates.sort_unstable();
         self.certificates.dedup();
-        let norm_bound: NormBound = stored.manifest.provenance.norm_bound;
+        let norm_bound: NormBound = stored.provenance().norm_bound;
         let procedure = Procedure {
             sigma: self.sigma,
             alpha: self.alpha,
@@ -317,10 +319,11 @@ impl OldDescription {
             certificates: self.certificates,
             top_k: self.top_k,
             target_radius: self.target_radius,
+            replan_bets: false,
         };
         let excess =
             if self.project { retrievalguard::Excess::Project } else { retrievalguard::Excess::Refuse };
-        RunDescription {
+        Ok(RunDescription {
             format: RUN_FORMAT,
             command: RunCommand::Certify,
             tool: self.tool,
@@ -329,17 +332,18 @@ impl OldDescription {
                 quantised: self.quantised,
                 contract: self.contract,
                 // Queries and gallery agreed in both, or there would be no run.
-                dimension: stored.manifest.dimension,
+                dimension: stored.gallery().dimension(),
                 norm_bound,
+                components: Components::Any,
                 engine: self.engine,
                 encoder_check: None,
             },
             queries: self.queries,
             leave_one_out: self.leave_one_out,
             excluded_rows: self.excluded_rows,
-            gallery: GalleryDescription::new(stored),
+            gallery: GalleryDescription::new(stored)?,
             method: Method::Smoothed(Smoothed::new(procedure, self.seed, excess)),
-        }
+        })
     }
 }
 

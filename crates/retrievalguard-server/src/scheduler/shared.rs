@@ -61,7 +61,8 @@ impl Shared {
 
     /// Embeddings that keep the encoder's promise.
     pub(super) fn samples(&self, rows: Vec<f32>) -> Result<Samples, PassError> {
-        Ok(Samples::new(rows, self.dimension(), self.embedder.norm_bound(), self.excess)?)
+        let samples = Samples::new(rows, self.dimension(), self.embedder.norm_bound(), self.excess)?;
+        Ok(samples.with(self.embedder.components()))
     }
 
     /// Pictures per second that all threads together embed when they are busy; zero before the first batch.

@@ -325,7 +325,7 @@ impl OpenTests {
     /// One test for every negative; `None` if one of them cannot be beaten.
     fn new(plan: &HalfSpacePlan<'_>, pilot: &Samples, options: &AdaptiveOptions) -> Option<Self> {
         let chooser = PilotChooser {
-            gallery: plan.certifier.gallery,
+            gallery: plan.gallery,
             pilot,
             sigma: plan.certifier.sigma,
             domain: plan.domain,

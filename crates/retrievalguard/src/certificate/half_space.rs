@@ -15,8 +15,9 @@ use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
     VisibleRows, check_alike,
 };
-use crate::gallery::Relevance;
+use crate::gallery::{Gallery, Relevance};
 use crate::normal;
+use crate::storage::stored::GalleryRef;
 use crate::{Alpha, Components, SampleCount, Samples};
 
 /// Which finite-sample form tests a negative.
@@ -82,6 +83,7 @@ impl HalfSpaceOutcome {
 #[derive(Clone, Debug)]
 pub(crate) struct HalfSpacePlan<'a> {
     pub(crate) certifier: Certifier<'a>,
+    pub(crate) gallery: &'a Gallery,
     visible: VisibleRows,
     pub(crate) dangerous: Vec<DangerousNegative>,
     pub(crate) harmless: Vec<Harmless>,
@@ -119,6 +121,13 @@ impl<'a> Certifier<'a> {
         options: &HalfSpaceOptions,
     ) -> Result<HalfSpaceOutcome, CertificateError> {
         check_alike(&query.pilot, &query.certifying)?;
+        if let GalleryRef::Shards(gallery) = self.gallery {
+            return match options.top_k {
+                0 => Err(CertificateError::TopKZero),
+                1 => self.half_space_in_shards(gallery, query, relevance, options.form),
+                _ => Err(CertificateError::InMemoryOnly("half-space for recall@2 and deeper")),
+            };
+        }
         let samples = SampleCount::new(u64::from(query.certifying.count())).expect("samples are never empty");
         self.plan_half_space(&query.pilot, relevance, samples, options)?.certify(&query.certifying)
     }
@@ -144,6 +153,7 @@ impl<'a> Certifier<'a> {
         rungs: Rungs,
     ) -> Result<HalfSpacePlan<'a>, CertificateError> {
         self.check_dimension(pilot)?;
+        let gallery = self.memory("a target radius of half-space")?;
         let visible = self.visible_rows(relevance)?;
         if options.top_k == 0 {
             return Err(CertificateError::TopKZero);
@@ -152,13 +162,14 @@ impl<'a> Certifier<'a> {
         if options.top_k > negatives {
             return Err(CertificateError::TopKTooLarge { top_k: options.top_k, negatives });
         }
-        let chooser = self.chooser(pilot, samples.get(), options, rungs);
+        let chooser = self.chooser(gallery, pilot, samples.get(), options, rungs);
         let (domain, (dangerous, harmless)) = (
             chooser.domain,
             if visible.positives.is_empty() { (Vec::new(), Vec::new()) } else { chooser.choose(&visible) },
         );
         Ok(HalfSpacePlan {
             certifier: *self,
+            gallery,
             visible,
             dangerous,
             harmless,
@@ -170,16 +181,14 @@ impl<'a> Certifier<'a> {
 
     fn chooser<'pilot>(
         &self,
+        gallery: &'pilot Gallery,
         pilot: &'pilot Samples,
         samples: u32,
         options: &HalfSpaceOptions,
         rungs: Rungs,
-    ) -> PilotChooser<'pilot>
-    where
-        'a: 'pilot,
-    {
+    ) -> PilotChooser<'pilot> {
         PilotChooser {
-            gallery: self.gallery,
+            gallery,
             pilot,
             sigma: self.sigma,
             domain: Domain::of(pilot),
@@ -198,9 +207,11 @@ impl<'a> Certifier<'a> {
         query: &SampledQuery,
         relevance: &Relevance,
     ) -> Result<Vec<(f64, usize)>, CertificateError> {
+        let gallery = self.memory("a piece of a gallery")?;
         let visible = self.check_and_split(query, relevance)?;
         let options = HalfSpaceOptions::default();
-        let chooser = self.chooser(&query.pilot, query.certifying.count(), &options, Rungs::AtTheEnd);
+        let samples = query.certifying.count();
+        let chooser = self.chooser(gallery, &query.pilot, samples, &options, Rungs::AtTheEnd);
         Ok(chooser.most_dangerous(&visible))
     }
 
@@ -214,13 +225,17 @@ impl<'a> Certifier<'a> {
         dangerous: &[usize],
         enough: Radius,
     ) -> Result<Option<(Radius, usize)>, CertificateError> {
+        let gallery = self.memory("a piece of a gallery")?;
         let visible = self.check_and_split(query, relevance)?;
         let options = HalfSpaceOptions::default();
-        let chooser = self.chooser(&query.pilot, query.certifying.count(), &options, Rungs::AtTheEnd);
+        let samples = query.certifying.count();
+        let chooser = self.chooser(gallery, &query.pilot, samples, &options, Rungs::AtTheEnd);
         let (domain, harmless) = (chooser.domain, chooser.harmless(&visible, dangerous));
         let pilot = query.pilot.clone();
         let dangerous = Vec::new();
-        let plan = HalfSpacePlan { certifier: *self, visible, dangerous, harmless, top_k: 1, domain, pilot };
+        let certifier = *self;
+        let plan =
+            HalfSpacePlan { certifier, gallery, visible, dangerous, harmless, top_k: 1, domain, pilot };
         let found = plan.test_harmless(&query.certifying, &[self.alpha.get()], &[enough]);
         Ok(found.iter().map(|one| (one.radii[0], one.negative)).reduce(weaker))
     }
@@ -273,7 +288,7 @@ impl HalfSpacePlan<'_> {
         check_alike(&self.pilot, samples)?;
         let n = samples.count();
         let mut explain = self.explain_setting(n, betting, counting);
-        let before = self.visible.negatives_before_positives(self.certifier.gallery, &samples.mean());
+        let before = self.visible.negatives_before_positives(self.gallery, &samples.mean());
         let Some(before) = before else {
             return Ok(HalfSpaceOutcome {
                 verdicts: vec![Verdict::Misretrieved; self.top_k],
@@ -477,11 +492,11 @@ impl HalfSpacePlan<'_> {
 
     /// Whether the stored vector nearest to `mean` is a right answer.
     pub(crate) fn retrieves(&self, mean: &[f64]) -> bool {
-        self.visible.negatives_before_positives(self.certifier.gallery, mean) == Some(0)
+        self.visible.negatives_before_positives(self.gallery, mean) == Some(0)
     }
 
     pub(crate) fn separate(&self, harmless: &Harmless) -> Separation {
-        let gallery = self.certifier.gallery;
+        let gallery = self.gallery;
         let positive = [(gallery.vector(harmless.positive), WEIGHT_UNIT)];
         separate(&positive, gallery.vector(harmless.negative), &self.domain)
     }
@@ -498,7 +513,7 @@ impl HalfSpacePlan<'_> {
         let weakest =
             found.iter().reduce(|left, right| if right.radii[0] < left.radii[0] { right } else { left });
         let Some(weakest) = weakest else { return };
-        let gallery = self.certifier.gallery;
+        let gallery = self.gallery;
         explain
             .add("deciding negative row", weakest.negative, "theory 2.4")
             .add("deciding negative", gallery.identity(weakest.negative), "theory 2.4")

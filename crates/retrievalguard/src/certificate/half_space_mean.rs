@@ -14,7 +14,7 @@ use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
     VisibleRows, squared_distance,
 };
-use crate::gallery::Relevance;
+use crate::gallery::{Gallery, Relevance};
 use crate::normal::{self, Probability};
 use crate::product::product;
 use crate::{Components, NormBound, Samples, Sigma};
@@ -79,6 +79,12 @@ struct Pairing {
     promise: f64,
 }
 
+/// In which half-space the positive of a pairing is nearer than its negative.
+fn face(gallery: &Gallery, pairing: &Pairing, domain: &Domain) -> Separation {
+    let positive = [(gallery.vector(pairing.positive), WEIGHT_UNIT)];
+    separate(&positive, gallery.vector(pairing.negative), domain)
+}
+
 impl Certifier<'_> {
     /// The mean-only certificate for Recall@1.
     pub(super) fn half_space_mean(
@@ -86,6 +92,7 @@ impl Certifier<'_> {
         query: &SampledQuery,
         relevance: &Relevance,
     ) -> Result<Outcome, CertificateError> {
+        let gallery = self.memory("half-space-mean")?;
         let visible = self.check_and_split(query, relevance)?;
         let samples = &query.certifying;
         let domain = Domain::of(samples);
@@ -102,10 +109,10 @@ impl Certifier<'_> {
             explain.add("components", "clamped", "theory 12.1");
         }
         let name = CertificateName::HalfSpaceMean;
-        let Some(before) = visible.negatives_before_positives(self.gallery, &mean) else {
+        let Some(before) = visible.negatives_before_positives(gallery, &mean) else {
             return Ok(Outcome { name, verdict: Verdict::Misretrieved, samples: samples.count(), explain });
         };
-        let pairings = self.pair(&visible, &query.pilot, &domain);
+        let pairings = self.pair(gallery, &visible, &query.pilot, &domain);
         let (dangerous, others) = pairings.split_at(DANGEROUS.min(pairings.len()));
         let mut weakest: Option<(f64, &Pairing, f64, f64, &'static str)> = None;
         let mut note = |radius: f64, pairing, mean_lower, offset, bound| {
@@ -116,7 +123,7 @@ impl Certifier<'_> {
         };
         let mut smallest = f64::INFINITY;
         for pairing in dangerous {
-            smallest = match self.face(pairing, &domain) {
+            smallest = match face(gallery, pairing, &domain) {
                 Separation::Always => note(f64::INFINITY, pairing, range, -range, "none needed"),
                 Separation::Never => note(f64::NEG_INFINITY, pairing, -range, range, "none possible"),
                 Separation::Open(half_space) => {
@@ -131,7 +138,7 @@ impl Certifier<'_> {
         if !others.is_empty() {
             let moments = Moments::new(samples, &mean);
             for pairing in others {
-                smallest = match self.face(pairing, &domain) {
+                smallest = match face(gallery, pairing, &domain) {
                     Separation::Always => smallest,
                     Separation::Never => note(f64::NEG_INFINITY, pairing, -range, range, "none possible"),
                     Separation::Open(half_space) => {
@@ -160,34 +167,35 @@ impl Certifier<'_> {
         Ok(Outcome { name, verdict, samples: samples.count(), explain })
     }
 
-    fn face(&self, pairing: &Pairing, domain: &Domain) -> Separation {
-        let positive = [(self.gallery.vector(pairing.positive), WEIGHT_UNIT)];
-        separate(&positive, self.gallery.vector(pairing.negative), domain)
-    }
-
     /// The best positive for each negative on the pilot, most dangerous negative first.
-    fn pair(&self, visible: &VisibleRows, pilot: &Samples, domain: &Domain) -> Vec<Pairing> {
+    fn pair(
+        &self,
+        gallery: &Gallery,
+        visible: &VisibleRows,
+        pilot: &Samples,
+        domain: &Domain,
+    ) -> Vec<Pairing> {
         let mean = pilot.mean();
         // Directions of all pairs would take long; the whole ball is good enough to rank by.
         let range = ScoreRange::symmetric(domain.range);
-        let positives = visible.nearest_positives(self.gallery, &mean, CANDIDATES);
+        let positives = visible.nearest_positives(gallery, &mean, CANDIDATES);
         let mut pairings: Vec<Pairing> = visible
             .negatives
             .iter()
             .filter_map(|&negative| {
-                let vector = self.gallery.vector(negative);
+                let vector = gallery.vector(negative);
                 let distance = squared_distance(&mean, vector);
                 positives
                     .iter()
                     .map(|&(positive_distance, positive)| {
                         let gap: f64 = vector
                             .iter()
-                            .zip(self.gallery.vector(positive))
+                            .zip(gallery.vector(positive))
                             .map(|(&left, &right)| (f64::from(left) - f64::from(right)).powi(2))
                             .sum::<f64>()
                             .sqrt()
                             .max(1e-12);
-                        let norms = self.gallery.squared_norm(positive) - self.gallery.squared_norm(negative);
+                        let norms = gallery.squared_norm(positive) - gallery.squared_norm(negative);
                         let offset = norms / (2.0 * gap);
                         let score = offset + (distance - positive_distance) / (2.0 * gap);
                         Pairing { negative, positive, promise: radius_in(score, offset, self.sigma, range) }

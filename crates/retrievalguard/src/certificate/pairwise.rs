@@ -4,11 +4,16 @@
 //! noisy copies is strictly nearer than each other label. At most one label can be that. Against each rival a copy counts
 //! by itself, so copies that are split over many rivals cost less than they cost a vote.
 
+use std::collections::BTreeMap;
+
 use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
 };
-use crate::gallery::{Label, Positives, Relevance};
+use crate::gallery::{Answers, Label, Positives, Relevance};
 use crate::{Samples, Sigma, binomial, normal};
+
+/// Losses that a choice among several labels counts at once, a quarter of a gibibyte.
+const LOSSES_AT_ONCE: usize = 1 << 26;
 
 /// How the answer in question fared against the rival that was ahead of it most often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,26 +68,35 @@ impl Certifier<'_> {
     /// votes and then by the smaller label. It is a choice: whatever is chosen is tested on fresh copies.
     pub fn champion(&self, samples: &Samples, excluded: &[usize]) -> Result<Option<Label>, CertificateError> {
         self.check_dimension(samples)?;
-        let mut votes = vec![0_u32; self.gallery.label_count()];
+        let mut votes: BTreeMap<Label, u32> = BTreeMap::new();
         for nearest in self.gallery.nearest(samples.values(), 1, |_| excluded)? {
             if let Some(neighbour) = nearest.first() {
-                votes[self.gallery.label(neighbour.row).index()] += 1;
+                *votes.entry(self.gallery.label(neighbour.row)).or_insert(0) += 1;
             }
         }
+        // One label that is nearest in every copy needs no comparison.
+        if votes.len() < 2 {
+            return Ok(votes.into_keys().next());
+        }
+        let labels: Vec<Label> = votes.keys().copied().collect();
         let mut best: Option<(u32, u32, Label)> = None;
-        for row in 0..self.gallery.len() {
-            let label = self.gallery.label(row);
-            let received = std::mem::take(&mut votes[label.index()]);
-            if received == 0 {
-                continue;
-            }
-            let wins =
-                self.contest(samples, &Relevance::new(Positives::Label(label), excluded.to_vec()))?.wins;
-            let better = |&(found, with, which): &(u32, u32, Label)| {
-                (wins, received).cmp(&(found, with)).then(which.cmp(&label)).is_gt()
-            };
-            if best.as_ref().is_none_or(better) {
-                best = Some((wins, received, label));
+        let rivals = self.gallery.label_count();
+        for group in labels.chunks((LOSSES_AT_ONCE / rivals).max(1)) {
+            let positives: Vec<Positives> = group.iter().map(|&label| Positives::Label(label)).collect();
+            let answers = Answers { positives: &positives, excluded };
+            let mut losses = vec![0_u32; group.len() * rivals];
+            self.gallery.rivals_ahead_of_each(samples.values(), &answers, |_, answer, ahead| {
+                ahead.iter().for_each(|rival| losses[answer * rivals + rival] += 1);
+            })?;
+            for (&label, losses) in group.iter().zip(losses.chunks_exact(rivals)) {
+                let lost = losses.iter().copied().max().unwrap_or(0);
+                let (wins, received) = (samples.count() - lost, votes[&label]);
+                let better = |&(found, with, which): &(u32, u32, Label)| {
+                    (wins, received).cmp(&(found, with)).then(which.cmp(&label)).is_gt()
+                };
+                if best.as_ref().is_none_or(better) {
+                    best = Some((wins, received, label));
+                }
             }
         }
         Ok(best.map(|(_, _, label)| label))
@@ -93,7 +107,7 @@ impl Certifier<'_> {
         query: &SampledQuery,
         relevance: &Relevance,
     ) -> Result<Outcome, CertificateError> {
-        self.check_and_split(query, relevance)?;
+        self.check(query, relevance)?;
         let contest = self.contest(&query.certifying, relevance)?;
         let (radius, lower) = pairwise_radius(&contest, self.alpha.get(), self.sigma);
         let mut explain = Explanation::default();

@@ -3,7 +3,7 @@
 use super::{
     CertificateError, CertificateName, Certifier, Explanation, Outcome, Radius, SampledQuery, Verdict,
 };
-use crate::gallery::{Metric, Relevance};
+use crate::gallery::{Metric, Relevance, positive_rows};
 use crate::{NormBound, SampleCount, Sigma};
 
 /// How far two smoothed embeddings can be apart when the pictures are `distance` apart.
@@ -149,7 +149,16 @@ impl Certifier<'_> {
         relevance: &Relevance,
     ) -> Result<Outcome, CertificateError> {
         let name = statement.name();
-        let visible = self.check_and_split(query, relevance)?;
+        self.check(query, relevance)?;
+        let positives = || {
+            positive_rows(
+                self.gallery.labels(),
+                self.gallery.views(),
+                relevance.positives,
+                &relevance.excluded,
+            )
+            .len()
+        };
         let samples = &query.certifying;
         let mut explain = Explanation::default();
         let (n, bound) = (samples.count(), samples.norm_bound());
@@ -160,7 +169,7 @@ impl Certifier<'_> {
             .add("norm bound F", bound.get(), "Lemma 3.3");
         let nearest = self.gallery.nearest_positive_and_negative(&samples.mean(), |_| relevance)?.remove(0);
         let (Some(positive), Some(negative)) = (nearest.positive, nearest.negative) else {
-            explain.add("positives", visible.positives.len(), "Definition 3.1");
+            explain.add("positives", positives(), "Definition 3.1");
             return Ok(Outcome { name, verdict: Verdict::Misretrieved, samples: n, explain });
         };
         let margin = negative.squared_distance.sqrt() - positive.squared_distance.sqrt();
@@ -183,7 +192,7 @@ impl Certifier<'_> {
                     return Ok(Outcome { name, verdict, samples: n, explain });
                 };
                 // The nearest positive is found on the sample, so every positive and the nearest negative may fail.
-                let level = alpha / (visible.positives.len() as f64 + 2.0);
+                let level = alpha / (positives() as f64 + 2.0);
                 let query_error = concentration(n, dimension, level, bound);
                 // Stored vectors are means rounded to f32.
                 let gallery_error = concentration(gallery_samples, dimension, level, bound)

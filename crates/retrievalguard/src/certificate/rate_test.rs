@@ -30,15 +30,18 @@ use super::thresholds::RADIUS_CAP;
 use super::vote::{Ballot, Rule, Slip, Votes};
 use super::win_rates::{WinRates, fewest_samples, log_wealth, most_losses};
 use super::{CertificateError, Certifier, Decision, Explanation, GrowingOutcome, Radius, Verdict};
-use crate::gallery::Relevance;
+use crate::gallery::{Relevance, RivalSet};
 use crate::normal::{self, Probability};
 use crate::samples::{add_into, run_sum};
+use crate::storage::stored::GalleryRef;
 use crate::{Alpha, SampleCount, Samples, Sigma, TargetRadius};
 
 /// Samples between two looks.
 const STRIDE: u32 = 16;
 /// Later looks are further apart: this part of what was seen.
 const STRETCH: u32 = 16;
+/// Samples for which a gallery on disk is read once, where that many looks are to come.
+const SEARCHED_TOGETHER: u32 = 64;
 /// Rungs of a growing radius for each σ.
 const RUNGS_PER_SIGMA: u32 = 64;
 /// A growing radius is looked for up to so many σ.
@@ -195,6 +198,14 @@ enum System {
     RunnerUp { middle: f64, answer: WinRates, rivals: WinRates, votes: Votes },
 }
 
+/// How samples fared, each by itself.
+enum Found {
+    /// The rivals ahead in each.
+    Ahead(Vec<RivalSet>),
+    /// What each votes for.
+    Slips(Vec<Slip>),
+}
+
 /// One query under `vote` or `pairwise` while samples come in.
 #[derive(Clone, Debug)]
 pub struct RateTest<'a> {
@@ -252,7 +263,7 @@ impl<'a> RateTest<'a> {
         radii: Vec<f64>,
         system: System,
     ) -> Result<Self, CertificateError> {
-        certifier.visible_rows(relevance)?;
+        certifier.check_negatives(relevance)?;
         let beyond = options.target.is_some_and(|target| is_beyond(target, certifier.sigma));
         let mut test = Self {
             certifier: *certifier,
@@ -287,38 +298,92 @@ impl<'a> RateTest<'a> {
     }
 
     /// Indices of the certifying samples that are wanted next; `None` once it is decided.
+    ///
+    /// In memory these are the samples of one look. A gallery on disk is read for those of several looks at once; if an
+    /// early one of them decides, the rest was drawn for nothing and counts for nothing.
     pub fn wants(&self) -> Option<Range<u32>> {
-        (self.decision == Decision::Open)
-            .then(|| self.seen..next_look(self.seen, self.fewest).min(self.options.cap.get()))
+        if self.decision != Decision::Open {
+            return None;
+        }
+        let together = match self.certifier.gallery {
+            GalleryRef::Memory(_) => self.seen,
+            // Nothing is reached before the fewest samples that could.
+            GalleryRef::Shards(_) if self.seen < self.fewest => self.fewest,
+            GalleryRef::Shards(_) => self.seen.saturating_add(SEARCHED_TOGETHER),
+        };
+        let cap = self.options.cap.get();
+        let mut end = self.next_look(self.seen);
+        while end < together.min(cap) {
+            end = self.next_look(end);
+        }
+        Some(self.seen..end)
     }
 
-    /// Takes exactly the samples that were wanted, and looks at all so far.
+    fn next_look(&self, seen: u32) -> u32 {
+        next_look(seen, self.fewest).min(self.options.cap.get())
+    }
+
+    /// Takes exactly the samples that were wanted, and looks at all so far, until it is decided.
     pub fn see(&mut self, samples: &Samples) -> Result<(), CertificateError> {
         let wanted = self.wants().map_or(0, |range| range.len());
         if samples.count() as usize != wanted {
             return Err(CertificateError::UnwantedSamples { found: samples.count() as usize, wanted });
         }
         self.certifier.check_dimension(samples)?;
-        match &mut self.system {
-            System::Pairwise { rivals } => {
+        let found = self.search(samples)?;
+        let mut rows = samples.values();
+        let mut shown = 0;
+        while self.decision == Decision::Open && shown < samples.count() {
+            let count = self.next_look(self.seen) - self.seen;
+            let (own, rest) = rows.split_at(count as usize * samples.dimension());
+            rows = rest;
+            add_into(&mut self.sums, &run_sum(own, samples.dimension()));
+            self.look(&found, shown..shown + count);
+            shown += count;
+        }
+        Ok(())
+    }
+
+    /// How each sample fares, which depends on no other.
+    fn search(&self, samples: &Samples) -> Result<Found, CertificateError> {
+        match &self.system {
+            System::Pairwise { .. } => {
+                let mut ahead = Vec::with_capacity(samples.count() as usize);
                 let gallery = self.certifier.gallery;
-                gallery.rivals_ahead(samples.values(), &self.relevance, |_, ahead| {
-                    ahead.iter().for_each(|rival| rivals.lose(rival));
+                gallery.rivals_ahead(samples.values(), &self.relevance, |_, rivals| {
+                    ahead.push(rivals.clone());
                 })?;
-                rivals.look(samples.count());
+                Ok(Found::Ahead(ahead))
             }
-            System::Majority { answer, votes } => {
-                count(&self.certifier, samples, &self.relevance, answer, votes, |_| ())?;
-                answer.look(samples.count());
-            }
-            System::RunnerUp { answer, rivals, votes, .. } => {
-                count(&self.certifier, samples, &self.relevance, answer, votes, |rival| rivals.lose(rival))?;
-                answer.look(samples.count());
-                rivals.look(samples.count());
+            System::Majority { .. } | System::RunnerUp { .. } => {
+                Ok(Found::Slips(self.certifier.votes(samples, &self.relevance)?))
             }
         }
-        add_into(&mut self.sums, &run_sum(samples.values(), samples.dimension()));
-        self.seen += samples.count();
+    }
+
+    /// Looks at everything after some more samples, by their place among those that were searched.
+    fn look(&mut self, found: &Found, places: Range<u32>) {
+        let (count, places) = (places.len() as u32, places.start as usize..places.end as usize);
+        match (&mut self.system, found) {
+            (System::Pairwise { rivals }, Found::Ahead(ahead)) => {
+                ahead[places].iter().flat_map(RivalSet::iter).for_each(|rival| rivals.lose(rival));
+                rivals.look(count);
+            }
+            (System::Majority { answer, votes }, Found::Slips(slips)) => {
+                count_votes(&slips[places], answer, votes, |_| ());
+                answer.look(count);
+            }
+            (System::RunnerUp { answer, rivals, votes, .. }, Found::Slips(slips)) => {
+                count_votes(&slips[places], answer, votes, |rival| rivals.lose(rival));
+                answer.look(count);
+                rivals.look(count);
+            }
+            (System::Pairwise { .. }, Found::Slips(_))
+            | (System::Majority { .. } | System::RunnerUp { .. }, Found::Ahead(_)) => {
+                unreachable!("what is searched for is what is counted")
+            }
+        }
+        self.seen += count;
         self.looks += 1;
         self.decision = if self.passed() == self.radii.len() {
             Decision::Reached
@@ -329,7 +394,6 @@ impl<'a> RateTest<'a> {
         } else {
             Decision::Open
         };
-        Ok(())
     }
 
     fn passed(&self) -> usize {
@@ -430,15 +494,8 @@ fn ladder(radii: &[f64], middle: f64, side: f64, sigma: Sigma) -> Vec<Probabilit
 }
 
 /// Counts votes, and what is lost by them.
-fn count(
-    certifier: &Certifier<'_>,
-    samples: &Samples,
-    relevance: &Relevance,
-    answer: &mut WinRates,
-    votes: &mut Votes,
-    mut lost: impl FnMut(usize),
-) -> Result<(), CertificateError> {
-    for slip in certifier.votes(samples, relevance)? {
+fn count_votes(slips: &[Slip], answer: &mut WinRates, votes: &mut Votes, mut lost: impl FnMut(usize)) {
+    for &slip in slips {
         votes.count(slip);
         match slip {
             Slip::Right => {}
@@ -449,7 +506,6 @@ fn count(
             Slip::Nobody => answer.lose(0),
         }
     }
-    Ok(())
 }
 
 /// The middle of the two scores, if the pilot expects more of a vote against the runner-up than of a majority: that it reaches

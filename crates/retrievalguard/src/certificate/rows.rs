@@ -192,17 +192,21 @@ impl Certifier<'_> {
         Ok(SampledQuery { pilot, certifying })
     }
 
-    fn refuse_rows_of_the_gallery(&self, certifying: &Samples) -> Result<(), RowsError> {
-        let gallery = self.gallery;
-        let mut items: HashMap<Row<'_>, usize> = HashMap::with_capacity(gallery.len());
-        for item in 0..gallery.len() {
-            items.entry(Row(gallery.vector(item))).or_insert(item);
-        }
+    fn refuse_rows_of_the_gallery(&self, certifying: &Samples) -> Result<(), CertificateError> {
+        let places: HashMap<Row<'_>, usize> =
+            (0..rows(certifying)).rev().map(|row| (Row(certifying.row(row)), row)).collect();
+        // The first item that a row is, at the first of equal rows.
+        let mut items: Vec<Option<usize>> = vec![None; rows(certifying)];
+        self.gallery.visit_vectors(|item, vector| {
+            if let Some(&place) = places.get(&Row(vector)) {
+                items[place].get_or_insert(item);
+            }
+        })?;
         let mut found = (0..rows(certifying))
-            .filter_map(|row| items.get(&Row(certifying.row(row))).map(|&item| (row, item)));
+            .filter_map(|row| Some((row, items[*places.get(&Row(certifying.row(row)))?]?)));
         let Some((certifying_row, item)) = found.next() else { return Ok(()) };
         let rows = rows(certifying);
-        Err(RowsError::InGallery { found: 1 + found.count(), rows, certifying: certifying_row, item })
+        Err(RowsError::InGallery { found: 1 + found.count(), rows, certifying: certifying_row, item }.into())
     }
 }
 

@@ -51,11 +51,12 @@ impl Certifier<'_> {
     ) -> Result<Outcome, CertificateError> {
         self.check_dimension(&query.pilot)?;
         check_alike(&query.pilot, &query.certifying)?;
-        if row >= self.gallery.len() {
-            return Err(SearchError::RowOutOfRange { query: 0, row, length: self.gallery.len() }.into());
+        let gallery = self.memory("a similarity threshold")?;
+        if row >= gallery.len() {
+            return Err(SearchError::RowOutOfRange { query: 0, row, length: gallery.len() }.into());
         }
-        let vector = self.gallery.vector(row);
-        let norm = self.gallery.squared_norm(row).sqrt();
+        let vector = gallery.vector(row);
+        let norm = gallery.squared_norm(row).sqrt();
         if norm == 0.0 {
             return Err(CertificateError::ZeroVector);
         }
@@ -92,7 +93,7 @@ impl Certifier<'_> {
         } else {
             let half_space = HalfSpace { direction, offset, scores: scores_within };
             let chooser = PilotChooser {
-                gallery: self.gallery,
+                gallery,
                 pilot: &query.pilot,
                 sigma: self.sigma,
                 domain,

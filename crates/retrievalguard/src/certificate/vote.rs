@@ -152,7 +152,7 @@ impl Certifier<'_> {
         query: &SampledQuery,
         relevance: &Relevance,
     ) -> Result<Outcome, CertificateError> {
-        self.check_and_split(query, relevance)?;
+        self.check(query, relevance)?;
         let pilot = self.ballot(&query.pilot, relevance)?;
         let ballot = self.ballot(&query.certifying, relevance)?;
         let alpha = self.alpha.get();

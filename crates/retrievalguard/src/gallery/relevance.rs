@@ -1,6 +1,7 @@
 //! Relevance: which rows are positive, negative or excluded for a query.
 
-use super::{Gallery, Label};
+use super::Label;
+use crate::storage::stored::GalleryRef;
 
 /// What counts as a right answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,13 +56,16 @@ impl Relevance {
     }
 
     /// What a row is; exclusion comes before everything else.
-    pub fn of_row(&self, gallery: &Gallery, row: usize) -> RowRelevance {
+    pub fn of_row<'g>(&self, gallery: impl Into<GalleryRef<'g>>, row: usize) -> RowRelevance {
         if self.excluded.binary_search(&row).is_ok() {
             return RowRelevance::Excluded;
         }
         let positive = match self.positives {
-            Positives::Label(label) => gallery.label(row) == label,
-            Positives::Item(item) => gallery.item(row) == gallery.item(item),
+            Positives::Label(label) => gallery.into().label(row) == label,
+            Positives::Item(item) => {
+                let gallery = gallery.into();
+                gallery.item(row) == gallery.item(item)
+            }
             Positives::Absent => false,
         };
         if positive { RowRelevance::Positive } else { RowRelevance::Negative }

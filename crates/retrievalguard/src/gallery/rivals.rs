@@ -3,14 +3,21 @@
 //! A *rival* is everything that would be the same wrong answer: a label, or a single item, with all its views, where one
 //! item was asked for.
 //! It is *ahead* of the right answer in a query if one of its rows is at least as near as the nearest positive; a tie
-//! counts against the answer. Most queries have no rival ahead, which the nearest negative shows; only the others are
-//! compared row by row, in `f32` with a proven bound and, where that cannot settle it, in `f64`.
+//! counts against the answer. The positives are measured first; all other rows are then looked at once, in `f32` with a
+//! proven bound and, where that cannot settle it, in `f64`.
 
-use super::Gallery;
 use super::extent::SearchError;
 use super::relevance::{Positives, Relevance};
 use super::scores::{Batch, Rows, Scratch, batch_queries, cutoff};
 use super::search::{NearestPairBatch, Search};
+use super::{Gallery, Label};
+
+/// Bits of the sets that are held at once, 64 MiB: queries beyond that wait for another pass over the gallery.
+const SET_BITS: usize = 1 << 29;
+/// Positives that are gathered at once.
+const GATHERED_ROWS: usize = 1024;
+/// Everything is a wrong answer, so the nearest wrong one is the nearest of all.
+static ALL_WRONG: Relevance = Relevance { positives: Positives::Absent, excluded: Vec::new() };
 
 /// Rivals that are ahead in one query, by number: labels by [`Label::index`](super::Label::index), items by
 /// [`Gallery::item`].
@@ -26,6 +33,10 @@ impl RivalSet {
 
     fn insert(&mut self, rival: usize) {
         self.words[rival / 64] |= 1 << (rival % 64);
+    }
+
+    fn insert_all(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(own, other)| *own |= other);
     }
 
     /// Whether a rival is ahead.
@@ -73,93 +84,207 @@ impl Gallery {
         relevance: &Relevance,
         mut see: impl FnMut(usize, &RivalSet),
     ) -> Result<(), SearchError> {
-        self.extent().check_with_relevance(queries, |_| relevance)?;
-        let none = RivalSet::default();
-        let mut first = 0;
-        for group in queries.chunks(batch_queries(self.dimension()) * self.dimension()) {
-            let mut nearest = NearestPairBatch::new(group, self.dimension(), first, |_| relevance);
-            nearest.visit(&self.rows(), &mut Scratch::default());
-            // How near a rival must be to be ahead; none where no row is one.
-            let bounds: Vec<Option<f64>> = nearest
-                .answers()
-                .map(|pair| {
-                    let positive = pair.positive.map_or(f64::INFINITY, |found| found.squared_distance);
-                    pair.negative.filter(|found| found.squared_distance <= positive).map(|_| positive)
-                })
+        let answers = Answers { positives: &[relevance.positives], excluded: &relevance.excluded };
+        self.rivals_ahead_of_each(queries, &answers, |query, _, rivals| see(query, rivals))
+    }
+
+    /// Shows `see` every query in order and, for each of some answers, the rivals that are ahead of it.
+    pub(crate) fn rivals_ahead_of_each<T: Copy + Into<f64>>(
+        &self,
+        queries: &[T],
+        answers: &Answers<'_>,
+        mut see: impl FnMut(usize, usize, &RivalSet),
+    ) -> Result<(), SearchError> {
+        answers.check(&self.extent(), queries)?;
+        let rivals = answers.rival_numbers(self.label_count(), self.item_count());
+        let together = batch_queries(self.dimension()).min(queries_per_pass(answers, rivals));
+        for (group, first) in queries.chunks(together * self.dimension()).zip((0..).step_by(together)) {
+            let values: Vec<f64> = group.iter().map(|&value| value.into()).collect();
+            let bounds: Vec<Vec<f64>> = answers
+                .positives
+                .iter()
+                .map(|&positives| self.nearest_distances(&values, positives, answers))
                 .collect();
-            let mut ahead = AheadBatch::new(group, self, relevance, &bounds);
-            if !ahead.sets.is_empty() {
-                ahead.visit(&self.rows(), relevance, &mut Scratch::default());
-            }
-            let mut compared = ahead.sets.iter();
-            for (position, bound) in bounds.iter().enumerate() {
-                let rivals = if bound.is_some() { compared.next().unwrap_or(&none) } else { &none };
-                see(first + position, rivals);
-            }
-            first += bounds.len();
+            let mut ahead = AheadBatch::new(&values, self.dimension(), answers, &bounds, rivals);
+            ahead.visit(&self.rows(), &mut Scratch::default());
+            ahead.show(|query, answer, rivals| see(first + query, answer, rivals));
         }
         Ok(())
     }
 
-    /// How many numbers rivals may have.
-    pub(crate) fn rival_numbers(&self, positives: Positives) -> usize {
-        match positives {
-            Positives::Label(_) | Positives::Absent => self.label_count(),
-            Positives::Item(_) => self.item_count(),
+    /// Squared distance of each query from the nearest positive, infinite if there is none.
+    fn nearest_distances(&self, queries: &[f64], positives: Positives, answers: &Answers<'_>) -> Vec<f64> {
+        let mut nearest = NearestDistances::new(queries, self.dimension());
+        let rows = positive_rows(&self.labels, self.views(), positives, answers.excluded);
+        for rows in rows.chunks(GATHERED_ROWS) {
+            let vectors: Vec<f32> = rows.iter().flat_map(|&row| self.vector(row)).copied().collect();
+            let squared_norms: Vec<f64> = rows.iter().map(|&row| self.squared_norm(row)).collect();
+            nearest.visit(&vectors, &squared_norms);
         }
+        nearest.squared()
     }
 }
 
-/// Those queries of a batch in which some row is ahead, each with how near a row must be.
-struct AheadBatch {
+/// Answers that are compared with their rivals in the same queries.
+#[derive(Clone, Copy)]
+pub(crate) struct Answers<'a> {
+    /// What each of them has for right.
+    pub(crate) positives: &'a [Positives],
+    /// Rows that no query sees, strictly ascending.
+    pub(crate) excluded: &'a [usize],
+}
+
+impl Answers<'_> {
+    pub(crate) fn check<T: Copy + Into<f64>>(
+        &self,
+        extent: &super::Extent,
+        queries: &[T],
+    ) -> Result<(), SearchError> {
+        extent.check_neighbours(queries, 1, |_| self.excluded)?;
+        self.positives.iter().try_for_each(|&positives| {
+            extent.check_relevance(0, &Relevance { positives, excluded: Vec::new() })
+        })
+    }
+
+    /// How many numbers rivals may have.
+    pub(crate) fn rival_numbers(&self, labels: usize, stored: usize) -> usize {
+        let items = self.positives.iter().any(|positives| matches!(positives, Positives::Item(_)));
+        if items { stored.max(labels) } else { labels }
+    }
+}
+
+/// Queries whose sets are held at once.
+pub(crate) fn queries_per_pass(answers: &Answers<'_>, rivals: usize) -> usize {
+    (SET_BITS / (answers.positives.len().max(1) * rivals.max(1))).max(1)
+}
+
+/// The rows of the right answers that may be seen, ascending.
+pub(crate) fn positive_rows(
+    labels: &[Label],
+    views: usize,
+    positives: Positives,
+    excluded: &[usize],
+) -> Vec<usize> {
+    let visible = |row: &usize| excluded.binary_search(row).is_err();
+    match positives {
+        Positives::Label(label) => {
+            let rows = labels.iter().zip(0..).filter(|&(&found, _)| found == label);
+            rows.map(|(_, row)| row).filter(visible).collect()
+        }
+        Positives::Item(row) => {
+            let first = row - row % views;
+            (first..first + views).filter(visible).collect()
+        }
+        Positives::Absent => Vec::new(),
+    }
+}
+
+/// How far each query is from the nearest of some vectors that are shown piece by piece.
+pub(crate) struct NearestDistances {
+    search: NearestPairBatch<'static>,
+    labels: Vec<Label>,
+    scratch: Scratch,
+}
+
+impl NearestDistances {
+    /// Takes finite queries, laid end to end.
+    pub(crate) fn new(queries: &[f64], dimension: usize) -> Self {
+        let search = NearestPairBatch::new(queries, dimension, 0, |_| &ALL_WRONG);
+        Self { search, labels: Vec::new(), scratch: Scratch::default() }
+    }
+
+    /// Looks at some vectors with their squared norms.
+    pub(crate) fn visit(&mut self, vectors: &[f32], squared_norms: &[f64]) {
+        self.labels.resize(squared_norms.len(), Label(0));
+        let rows = Rows { first_row: 0, vectors, squared_norms, labels: &self.labels, views: 1 };
+        self.search.visit(&rows, &mut self.scratch);
+    }
+
+    /// Squared distance of each query from the nearest, infinite if there was none.
+    pub(crate) fn squared(&self) -> Vec<f64> {
+        let distance =
+            |pair: super::NearestPair| pair.negative.map_or(f64::INFINITY, |found| found.squared_distance);
+        self.search.answers().map(distance).collect()
+    }
+}
+
+/// Queries of a batch with, for each of some answers, how near a row must be to be ahead.
+pub(crate) struct AheadBatch<'a> {
     batch: Batch,
+    answers: Answers<'a>,
+    /// By query and answer.
     bounds: Vec<f64>,
+    /// The largest bound of each query.
+    farthest: Vec<f64>,
     sets: Vec<RivalSet>,
 }
 
-impl AheadBatch {
-    fn new<T: Copy + Into<f64>>(
-        queries: &[T],
-        gallery: &Gallery,
-        relevance: &Relevance,
-        bounds: &[Option<f64>],
+impl<'a> AheadBatch<'a> {
+    /// Takes finite queries, laid end to end, and how far each is from the nearest positive of each answer.
+    pub(crate) fn new(
+        queries: &[f64],
+        dimension: usize,
+        answers: &Answers<'a>,
+        distances: &[Vec<f64>],
+        rivals: usize,
     ) -> Self {
-        let rows = queries.chunks_exact(gallery.dimension()).zip(bounds);
-        let compared = rows.filter_map(|(query, bound)| bound.map(|bound| (query, bound)));
-        let (mut values, mut found) = (Vec::new(), Vec::new());
-        for (query, bound) in compared {
-            values.extend(query.iter().map(|&value| value.into()));
-            found.push(bound);
-        }
-        let set = RivalSet::with_room_for(gallery.rival_numbers(relevance.positives));
-        let sets = vec![set; found.len()];
-        Self { batch: Batch::new::<f64>(&values, gallery.dimension()), bounds: found, sets }
+        let batch = Batch::new(queries, dimension);
+        let of_query = |query: usize| distances.iter().map(move |distances| distances[query]);
+        let bounds: Vec<f64> = (0..batch.len()).flat_map(of_query).collect();
+        let farthest = (0..batch.len()).map(|query| of_query(query).fold(0.0, f64::max)).collect();
+        let sets = vec![RivalSet::with_room_for(rivals); bounds.len()];
+        Self { batch, answers: *answers, bounds, farthest, sets }
     }
 
-    /// Marks the rivals of consecutive rows that are ahead.
-    fn visit(&mut self, rows: &Rows<'_>, relevance: &Relevance, scratch: &mut Scratch) {
-        let Self { batch, bounds, sets } = self;
+    /// Number of queries.
+    pub(crate) fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Shows every query and answer with the rivals that are ahead.
+    pub(crate) fn show(&self, mut see: impl FnMut(usize, usize, &RivalSet)) {
+        let answers = self.answers.positives.len();
+        for (place, set) in self.sets.iter().enumerate() {
+            see(place / answers, place % answers, set);
+        }
+    }
+}
+
+impl Search for AheadBatch<'_> {
+    fn visit(&mut self, rows: &Rows<'_>, scratch: &mut Scratch) {
+        let Self { batch, answers, bounds, farthest, sets } = self;
         batch.visit_tiles(rows, scratch, |position, mut tile| {
-            tile.hide_all(&relevance.excluded);
-            let (right, item) = match relevance.positives {
-                Positives::Label(label) => (Some(label), false),
-                Positives::Item(row) => {
-                    tile.views_of(row).for_each(|view| tile.hide(view));
-                    (None, true)
-                }
-                Positives::Absent => (None, false),
-            };
-            let (query, bound, set) = (batch.query(position), bounds[position], &mut sets[position]);
+            tile.hide_all(answers.excluded);
+            let query = batch.query(position);
             // Rows up to the cutoff may be as near as the bound; those beyond it cannot be.
-            let nearest = cutoff(query.key_upper(bound), tile.slack(&query));
-            for (row, _, label) in tile.candidates(nearest) {
-                let rival = if item { tile.item(row) } else { label.index() };
-                if Some(label) != right && !set.contains(rival) && tile.squared_distance(&query, row) <= bound
-                {
-                    set.insert(rival);
+            let cutoff = cutoff(query.key_upper(farthest[position]), tile.slack(&query));
+            if tile.smallest(None).1 > cutoff {
+                return;
+            }
+            let first = position * answers.positives.len();
+            for (row, _, label) in tile.candidates(cutoff) {
+                let mut measured = None;
+                for (place, &positives) in (first..).zip(answers.positives) {
+                    let rival = match positives {
+                        Positives::Label(right) if right == label => continue,
+                        Positives::Item(right) if tile.item(right) == tile.item(row) => continue,
+                        Positives::Item(_) => tile.item(row),
+                        Positives::Label(_) | Positives::Absent => label.index(),
+                    };
+                    let (bound, set) = (bounds[place], &mut sets[place]);
+                    if !set.contains(rival)
+                        && (bound == f64::INFINITY
+                            || *measured.get_or_insert_with(|| tile.squared_distance(&query, row)) <= bound)
+                    {
+                        set.insert(rival);
+                    }
                 }
             }
         });
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.sets.iter_mut().zip(&other.sets).for_each(|(own, other)| own.insert_all(other));
     }
 }
 

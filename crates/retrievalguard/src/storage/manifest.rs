@@ -47,7 +47,7 @@ mod provenance;
 pub use super::recorded::FileRecord;
 pub use comparison::{Disagreement, Mismatch, QuerySide};
 pub use directory::GalleryDirectory;
-pub(super) use directory::Item;
+pub(super) use directory::{Item, content_digest};
 use directory::{write_items, write_vectors};
 pub use error::StorageError;
 pub use provenance::{Engine, Provenance, SeedRecord};

@@ -56,6 +56,8 @@ mod write;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use serde::{Deserialize, Serialize};
@@ -63,11 +65,9 @@ use serde::{Deserialize, Serialize};
 use self::files::{ArrayFile, LINE_ENDS};
 use super::atomic::WriteError;
 use super::digest::Digest;
-use super::manifest::{FileRecord, GalleryManifest, Provenance, StorageError};
-use crate::certificate::CertificateError;
+use super::manifest::{self, FileRecord, GalleryManifest, Provenance, StorageError};
 use crate::gallery::{Gallery, GalleryError, Label, Metric, SearchError};
 
-pub use self::certify::ShardedCertifier;
 pub use self::write::{ShardItem, ShardOptions, ShardWriter};
 
 /// Version of the layout of a sharded gallery.
@@ -88,9 +88,6 @@ pub enum ShardsError {
     /// The search makes no sense.
     #[error(transparent)]
     Search(#[from] SearchError),
-    /// The question cannot be answered at all.
-    #[error(transparent)]
-    Certificate(#[from] CertificateError),
     /// An item cannot be stored, or rows are no gallery.
     #[error(transparent)]
     Gallery(#[from] GalleryError),
@@ -218,8 +215,22 @@ pub struct ShardsManifest {
     pub labels: usize,
     /// The file of label names.
     pub labels_file: FileRecord,
+    /// What all shards hold together; in galleries of earlier versions it is found by reading them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<ShardsContent>,
     /// The shards, in the order of their rows.
     pub shards: Vec<ShardRecord>,
+}
+
+/// What a gallery holds, however it is cut into shards.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShardsContent {
+    /// Digest of the `vectors.npy` that the gallery would have in one piece.
+    pub vectors: Digest,
+    /// Digest of its `items.jsonl`, without the paths of pictures.
+    pub names: Digest,
+    /// Largest norm of a vector.
+    pub largest_norm: f64,
 }
 
 /// One shard as the manifest knows it; its own manifest has the records of vectors and items.
@@ -242,8 +253,10 @@ pub struct ShardRecord {
 /// Vectors in shards on disk, with their labels in memory.
 #[derive(Clone, Debug)]
 pub struct ShardedGallery {
+    directory: PathBuf,
     manifest: ShardsManifest,
     version: Digest,
+    content: OnceLock<ShardsContent>,
     shards: Vec<Shard>,
     labels: Vec<Label>,
     label_names: Vec<String>,
@@ -261,6 +274,34 @@ struct Shard {
 }
 
 impl ShardedGallery {
+    /// Writes a gallery in so many shards, replacing the sharded one that may be there; `paths` has one entry per item or
+    /// none.
+    ///
+    /// The shards are equally long but for the last; there are fewer of them if that leaves none empty.
+    pub fn write(
+        directory: &Path,
+        gallery: &Gallery,
+        paths: &[Option<String>],
+        provenance: Provenance,
+        shards: NonZeroUsize,
+    ) -> Result<ShardsManifest, ShardsError> {
+        if !paths.is_empty() && paths.len() != gallery.len() {
+            return Err(StorageError::Paths { found: paths.len(), wanted: gallery.len() }.into());
+        }
+        let rows = NonZeroUsize::new(gallery.len().div_ceil(shards.get())).unwrap_or(NonZeroUsize::MIN);
+        let options = ShardOptions { dimension: gallery.dimension(), metric: gallery.metric(), rows };
+        let mut writer = ShardWriter::replace(directory, options, provenance)?;
+        for row in 0..gallery.len() {
+            writer.push(&ShardItem {
+                identity: gallery.identity(row),
+                label: gallery.label_name(gallery.label(row)),
+                vector: gallery.vector(row),
+                path: paths.get(row).and_then(Option::as_deref),
+            })?;
+        }
+        writer.finish()
+    }
+
     /// Opens a gallery: checks every size, reads the labels, and leaves the vectors where they are.
     pub fn open(directory: &Path) -> Result<Self, ShardsError> {
         let (manifest, version) = files::read_manifest(directory)?;
@@ -281,13 +322,30 @@ impl ShardedGallery {
             shards.push(files::open_shard(directory, &manifest, record, &mut labels)?);
         }
         let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        Ok(Self { manifest, version, shards, labels, label_names, labels_by_name, threads })
+        let directory = directory.to_owned();
+        let content = manifest.content.map_or_else(OnceLock::new, OnceLock::from);
+        Ok(Self {
+            directory,
+            manifest,
+            version,
+            content,
+            shards,
+            labels,
+            label_names,
+            labels_by_name,
+            threads,
+        })
     }
 
     /// Sets how many threads read and search, by default as many as there are; no answer depends on it.
     #[must_use]
     pub fn threads(self, threads: NonZeroUsize) -> Self {
         Self { threads, ..self }
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// What the gallery was made from.
@@ -298,6 +356,27 @@ impl ShardedGallery {
     /// Digest of the manifest, which holds the digests of everything else.
     pub fn version(&self) -> Digest {
         self.version
+    }
+
+    /// Stands for everything that decides a search: that of the same gallery in one piece, see
+    /// [`GalleryDirectory::digest`](super::manifest::GalleryDirectory::digest).
+    pub fn digest(&self) -> Result<Digest, ShardsError> {
+        let ShardsManifest { items, dimension, metric, provenance, .. } = &self.manifest;
+        let ShardsContent { vectors, names, .. } = self.content()?;
+        Ok(manifest::content_digest((*items, *dimension), *metric, provenance, vectors, names))
+    }
+
+    /// Largest norm of a stored vector.
+    pub fn largest_norm(&self) -> Result<f64, ShardsError> {
+        Ok(self.content()?.largest_norm)
+    }
+
+    fn content(&self) -> Result<ShardsContent, ShardsError> {
+        if let Some(&content) = self.content.get() {
+            return Ok(content);
+        }
+        let content = files::measure(&self.directory, &self.manifest.shards, self.dimension())?;
+        Ok(*self.content.get_or_init(|| content))
     }
 
     /// Number of stored vectors, at least 1.
@@ -355,6 +434,12 @@ impl ShardedGallery {
         files::Items::open(shard)?.identity(row - shard.first_row)
     }
 
+    /// Where the picture of a row lay when the gallery was made, if that was stored, read from the disk.
+    pub fn picture_path(&self, row: usize) -> Result<Option<PathBuf>, ShardsError> {
+        let shard = self.shard_of(row)?;
+        files::Items::open(shard)?.path(row - shard.first_row)
+    }
+
     /// Rows made from one picture, ascending; found by bisection on the disk, in every shard.
     pub fn rows_of(&self, identity: &str) -> Result<Vec<usize>, ShardsError> {
         let mut found = Vec::new();
@@ -404,18 +489,37 @@ impl ShardedGallery {
         Ok(Gallery::new(vectors, self.dimension(), identities, &labels, self.metric())?)
     }
 
-    /// Reads every file and checks it against its digest.
+    /// Reads every file and checks it against its digest, several shards at a time.
     pub fn verify(&self) -> Result<(), ShardsError> {
-        for (shard, record) in self.shards.iter().zip(&self.manifest.shards) {
-            files::verify_shard(shard, record)?;
-        }
-        Ok(())
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<(), ShardsError> {
+            loop {
+                let place = next.fetch_add(1, Ordering::Relaxed);
+                let Some((shard, record)) = self.shards.get(place).zip(self.manifest.shards.get(place))
+                else {
+                    return Ok(());
+                };
+                files::verify_shard(shard, record)?;
+            }
+        };
+        thread::scope(|scope| {
+            let workers: Vec<_> =
+                (0..self.threads.get().min(self.shards.len())).map(|_| scope.spawn(work)).collect();
+            let joined = workers.into_iter().map(thread::ScopedJoinHandle::join);
+            let mut joined = joined.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            joined.try_for_each(|done| done)
+        })
     }
 
     fn shard_of(&self, row: usize) -> Result<&Shard, ShardsError> {
         let place = self.shards.partition_point(|shard| shard.first_row + shard.items <= row);
         self.shards.get(place).ok_or(ShardsError::RowOutOfRange { row, length: self.len() })
     }
+}
+
+/// Whether a directory holds a finished sharded gallery.
+pub(super) fn is_sharded(directory: &Path) -> bool {
+    directory.join(MANIFEST).exists()
 }
 
 impl Shard {
@@ -430,5 +534,7 @@ impl Shard {
     }
 }
 
+#[cfg(test)]
+mod certificate_tests;
 #[cfg(test)]
 mod tests;

@@ -45,6 +45,7 @@ pub(super) fn gallery(
         excess: run.smoothed.excess(),
         broken: BrokenPictures::Fatal,
         threads: engine.threads(),
+        shards: None,
         batch: engine.batch,
     };
     let made = GalleryDirectory::read(folder).ok().filter(|made| {

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::GalleryManifest;
+use super::{GalleryManifest, Provenance};
 use crate::storage::digest::Digest;
-use crate::{NormBound, Sigma};
+use crate::{Components, NormBound, Sigma};
 
 /// What the queries of a run are embedded with, to be checked against a gallery.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +15,8 @@ pub struct QuerySide {
     pub dimension: usize,
     /// Norm bound of their encoder.
     pub norm_bound: NormBound,
+    /// Whether negative components of the embeddings are set to zero.
+    pub components: Components,
     /// Digest of the model file, if there is one.
     pub model: Option<Digest>,
     /// Digest of the model config, if there is one.
@@ -46,6 +48,13 @@ pub enum Disagreement {
         /// That of the queries.
         queries: NormBound,
     },
+    /// Negative components were set to zero on one side only.
+    Components {
+        /// Those of the gallery.
+        gallery: Components,
+        /// Those of the queries.
+        queries: Components,
+    },
     /// Another model file.
     Model {
         /// That of the gallery.
@@ -73,6 +82,9 @@ impl fmt::Display for Disagreement {
             }
             Self::NormBound { gallery, queries } => {
                 write!(formatter, "has norm bound {gallery}, the queries {queries}")
+            }
+            Self::Components { gallery, queries } => {
+                write!(formatter, "has {gallery} embeddings, the queries {queries} ones")
             }
             Self::Model { gallery, queries } => {
                 write!(formatter, "was embedded by model {gallery:.12}…, the queries by {queries:.12}…")
@@ -103,18 +115,39 @@ impl GalleryManifest {
     /// What either side does not know is not compared, see [`GalleryManifest::unknown`]; a gallery of clean embeddings
     /// has no noise level and serves every one.
     pub fn check_against(&self, name: &str, queries: &QuerySide) -> Result<(), Mismatch> {
-        let own = &self.provenance;
+        self.provenance.check_against(self.dimension, name, queries)
+    }
+
+    /// Names of the things that the manifest does not know and that can therefore not be checked.
+    pub fn unknown(&self) -> Vec<&'static str> {
+        self.provenance.gaps()
+    }
+}
+
+impl Provenance {
+    /// Whether queries made with `queries` may be asked of a gallery called `name` with vectors of this dimension.
+    pub(in crate::storage) fn check_against(
+        &self,
+        dimension: usize,
+        name: &str,
+        queries: &QuerySide,
+    ) -> Result<(), Mismatch> {
+        let own = self;
         let mut disagreements = Vec::new();
         if let Some(gallery) = own.sigma.filter(|&sigma| sigma != queries.sigma) {
             disagreements.push(Disagreement::Sigma { gallery, queries: queries.sigma });
         }
-        if self.dimension != queries.dimension {
-            let (gallery, queries) = (self.dimension, queries.dimension);
+        if dimension != queries.dimension {
+            let (gallery, queries) = (dimension, queries.dimension);
             disagreements.push(Disagreement::Dimension { gallery, queries });
         }
         if own.norm_bound != queries.norm_bound {
             let (gallery, queries) = (own.norm_bound, queries.norm_bound);
             disagreements.push(Disagreement::NormBound { gallery, queries });
+        }
+        if own.components != queries.components {
+            let (gallery, queries) = (own.components, queries.components);
+            disagreements.push(Disagreement::Components { gallery, queries });
         }
         if let Some((gallery, queries)) = own.model.zip(queries.model).filter(|(left, right)| left != right) {
             disagreements.push(Disagreement::Model { gallery, queries });
@@ -131,9 +164,9 @@ impl GalleryManifest {
         }
     }
 
-    /// Names of the things that the manifest does not know and that can therefore not be checked.
-    pub fn unknown(&self) -> Vec<&'static str> {
-        let own = &self.provenance;
+    /// Names of the things that are not known and can therefore not be checked.
+    pub fn gaps(&self) -> Vec<&'static str> {
+        let own = self;
         [
             // Clean embeddings have no sigma, and say so by zero samples.
             ("sigma", own.sigma.is_none() && own.samples != Some(0)),

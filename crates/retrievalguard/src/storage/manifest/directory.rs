@@ -10,12 +10,14 @@ use serde::{Deserialize, Serialize};
 use super::{
     GalleryManifest, ITEMS, LINE_LIMIT, MANIFEST, MANIFEST_LIMIT, Provenance, StorageError, VECTORS,
 };
-use crate::gallery::Gallery;
+use crate::gallery::{Gallery, Metric};
 use crate::storage::atomic::{self, WriteError};
 use crate::storage::digest::{Digest, HashingWriter};
 use crate::storage::live::{self, Written};
 use crate::storage::npy;
 use crate::storage::recorded::{check_digest, open_recorded, read_small, write_hashed, write_json};
+use crate::storage::shards;
+use crate::storage::stored::StoredGallery;
 use crate::views::ViewSet;
 
 /// One line of `items.jsonl`.
@@ -28,6 +30,14 @@ pub(in crate::storage) struct Item<'a> {
     /// Which view of the item the row is, if items have several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::storage) view: Option<Cow<'a, str>>,
+}
+
+impl Item<'_> {
+    /// Writes the line.
+    pub(in crate::storage) fn write_to(&self, writer: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *writer, self)?;
+        writer.write_all(b"\n")
+    }
 }
 
 /// A gallery as it is on disk.
@@ -60,6 +70,7 @@ impl GalleryDirectory {
         if !paths.is_empty() && paths.len() != gallery.len() {
             return Err(StorageError::Paths { found: paths.len(), wanted: gallery.len() });
         }
+        StoredGallery::check_kind(directory, false)?;
         GalleryManifest::check_views(gallery, &provenance)?;
         let failed = |error| WriteError::new(directory, error);
         fs::create_dir_all(directory).map_err(failed)?;
@@ -97,7 +108,11 @@ impl GalleryDirectory {
         let path = directory.join(MANIFEST);
         let text = match read_small(&path, MANIFEST_LIMIT) {
             Err(StorageError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Err(StorageError::NoManifest { path: directory.to_owned() });
+                let path = directory.to_owned();
+                return Err(match shards::is_sharded(directory) {
+                    true => StorageError::InShards { path },
+                    false => StorageError::NoManifest { path },
+                });
             }
             other => other?,
         };
@@ -199,15 +214,26 @@ impl GalleryDirectory {
         write_items(&mut names, gallery, &[]).expect("a sink takes everything");
         let (_, names, _) = names.finish();
         let GalleryManifest { items, dimension, metric, provenance, vectors_file, .. } = &self.manifest;
-        Digest::of_json(&serde_json::json!({
-            "items": items,
-            "dimension": dimension,
-            "metric": metric,
-            "made": provenance,
-            "vectors": vectors_file.sha256,
-            "names": names,
-        }))
+        content_digest((*items, *dimension), *metric, provenance, vectors_file.sha256, names)
     }
+}
+
+/// Stands for a gallery: `vectors` is the digest of `vectors.npy`, `names` that of `items.jsonl` without paths.
+pub(in crate::storage) fn content_digest(
+    (items, dimension): (usize, usize),
+    metric: Metric,
+    provenance: &Provenance,
+    vectors: Digest,
+    names: Digest,
+) -> Digest {
+    Digest::of_json(&serde_json::json!({
+        "items": items,
+        "dimension": dimension,
+        "metric": metric,
+        "made": provenance,
+        "vectors": vectors,
+        "names": names,
+    }))
 }
 
 /// The content of `vectors.npy`.
@@ -228,8 +254,7 @@ pub(super) fn write_items(
             path: paths.get(row).and_then(Option::as_deref).map(Into::into),
             view: gallery.view(row).map(Into::into),
         };
-        serde_json::to_writer(&mut *writer, &item)?;
-        writer.write_all(b"\n")?;
+        item.write_to(writer)?;
     }
     Ok(())
 }

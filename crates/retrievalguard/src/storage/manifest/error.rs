@@ -11,6 +11,7 @@ use crate::storage::journal::JournalError;
 use crate::storage::live;
 use crate::storage::npy::NpyError;
 use crate::storage::sealed::SealError;
+use crate::storage::shards::ShardsError;
 
 /// Why a gallery directory could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,37 @@ pub enum StorageError {
         /// The directory.
         path: PathBuf,
     },
+    /// A gallery in shards stays on disk, and what was asked for needs it in memory.
+    #[error(
+        "`{}` is a gallery in shards, which stays on disk; wanted one in a single piece, as `retrievalguard index` writes it \
+         without --shards",
+        path.display()
+    )]
+    InShards {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Nobody can tell which of two galleries is meant.
+    #[error("`{}` holds both {MANIFEST} and shards.json, wanted one gallery", path.display())]
+    BothKinds {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A gallery is replaced by one of its kind only.
+    #[error(
+        "`{}` holds a gallery {}, wanted another directory or the same kind of gallery",
+        path.display(),
+        if *in_shards { "in shards" } else { "in a single piece" }
+    )]
+    OtherKind {
+        /// The directory.
+        path: PathBuf,
+        /// Whether the gallery that is there is in shards.
+        in_shards: bool,
+    },
+    /// A gallery in shards could not be used.
+    #[error(transparent)]
+    Shards(Box<ShardsError>),
     /// A file is larger than anything this tool writes there.
     #[error("`{}` has {found} bytes, wanted at most {limit}", path.display())]
     TooLarge {
@@ -262,6 +294,15 @@ impl From<JournalError> for StorageError {
         match error {
             JournalError::Write(error) => Self::Write(error),
             other => Self::Journal(other),
+        }
+    }
+}
+
+impl From<ShardsError> for StorageError {
+    fn from(error: ShardsError) -> Self {
+        match error {
+            ShardsError::Storage(error) => error,
+            other => Self::Shards(Box::new(other)),
         }
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::storage::digest::Digest;
 use crate::views::ViewSet;
-use crate::{NormBound, Seed, Sigma};
+use crate::{Components, NormBound, Seed, Sigma};
 
 /// Which randomness a gallery was smoothed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub struct Provenance {
     pub seed: Option<SeedRecord>,
     /// Norm bound `F` of the encoder.
     pub norm_bound: NormBound,
+    /// Whether negative components were set to zero.
+    #[serde(default, skip_serializing_if = "Components::is_any")]
+    pub components: Components,
     /// Digest of the model file.
     pub model: Option<Digest>,
     /// Digest of the model config: preprocessing and normalisation.
@@ -57,6 +60,7 @@ impl Provenance {
             samples: None,
             seed: None,
             norm_bound,
+            components: Components::Any,
             model: None,
             contract: None,
             engine: None,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::*;
 use crate::gallery::GalleryError;
 use crate::storage::digest::Digest;
-use crate::{NormBound, Seed, Sigma};
+use crate::{Components, NormBound, Seed, Sigma};
 
 fn gallery(metric: Metric) -> Gallery {
     let vectors = (1..=12).map(|number| number as f32 / 7.0).collect();
@@ -20,6 +20,7 @@ fn provenance() -> Provenance {
         samples: Some(16),
         seed: Some(SeedRecord::Fixed(Seed::from_bytes([0xfe; 16]))),
         norm_bound: NormBound::UNIT,
+        components: Components::Any,
         model: Some(Digest::of_bytes(b"model")),
         contract: Some(Digest::of_bytes(b"contract")),
         engine: Some(Engine { name: "rten".into(), version: "0.25".into() }),
@@ -231,11 +232,17 @@ fn every_disagreement_with_the_queries_is_said() {
         sigma: Sigma::new(0.1).unwrap(),
         dimension: 3,
         norm_bound: NormBound::UNIT,
+        components: Components::Any,
         model: Some(Digest::of_bytes(b"model")),
         contract: Some(Digest::of_bytes(b"contract")),
     };
     assert_eq!(manifest.check_against("x", &queries), Ok(()));
     assert_eq!(manifest.check_against("x", &QuerySide { model: None, ..queries.clone() }), Ok(()));
+    let clamped = QuerySide { components: Components::NonNegative, ..queries.clone() };
+    assert_eq!(
+        manifest.check_against("x", &clamped).unwrap_err().to_string(),
+        "gallery `x` has unclamped embeddings, the queries clamped ones"
+    );
     let louder = QuerySide { sigma: Sigma::new(0.25).unwrap(), ..queries.clone() };
     assert_eq!(
         manifest.check_against("x", &louder).unwrap_err().to_string(),

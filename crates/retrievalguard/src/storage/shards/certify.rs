@@ -9,21 +9,19 @@ use std::thread;
 
 use super::{ShardedGallery, ShardsError};
 use crate::certificate::{
-    CertificateError, CertificateName, Certifier, Explanation, Form, HalfSpaceOptions, Outcome, SampledQuery,
+    CertificateError, Certifier, Explanation, Form, HalfSpaceOptions, HalfSpaceOutcome, SampledQuery,
     StepValue, Verdict, check_alike, smallest_promises, weaker,
 };
-use crate::gallery::{Gallery, Positives, Relevance};
-use crate::{Alpha, Sigma};
+use crate::gallery::{Gallery, Positives, Relevance, positive_rows};
 
 /// Rows of a piece: each thread holds the vectors of one, twice.
 const PIECE_ROWS: usize = 1 << 16;
 
-/// A sharded gallery and the parameters of a guarantee: everything but the query.
+/// A certifier whose gallery is looked at piece by piece.
 #[derive(Clone, Copy, Debug)]
-pub struct ShardedCertifier<'a> {
+struct Piecewise<'a> {
+    certifier: Certifier<'a>,
     gallery: &'a ShardedGallery,
-    sigma: Sigma,
-    alpha: Alpha,
     piece_rows: usize,
 }
 
@@ -44,29 +42,36 @@ struct Piece {
     relevance: Relevance,
 }
 
-impl<'a> ShardedCertifier<'a> {
-    /// A certifier for queries smoothed with `sigma`, each certificate wrong with probability at most `alpha`.
-    pub fn new(gallery: &'a ShardedGallery, sigma: Sigma, alpha: Alpha) -> Self {
-        Self { gallery, sigma, alpha, piece_rows: PIECE_ROWS }
-    }
-
-    /// The certificate of [`Certifier::half_space`] for the same items, for Recall@1.
+impl<'a> Certifier<'a> {
+    /// The certificate of [`Certifier::half_space`] for the same items in memory, for Recall@1.
     ///
     /// It reads the vectors three times and multiplies every negative with every certifying sample, as it is done in
     /// memory: time grows with samples times rows. The positives are in memory once for each thread.
-    pub fn half_space(
+    pub(crate) fn half_space_in_shards(
+        &self,
+        gallery: &'a ShardedGallery,
+        query: &SampledQuery,
+        relevance: &Relevance,
+        form: Form,
+    ) -> Result<HalfSpaceOutcome, CertificateError> {
+        Piecewise { certifier: *self, gallery, piece_rows: PIECE_ROWS }.half_space(query, relevance, form)
+    }
+}
+
+impl Piecewise<'_> {
+    fn half_space(
         &self,
         query: &SampledQuery,
         relevance: &Relevance,
         form: Form,
-    ) -> Result<Outcome, ShardsError> {
+    ) -> Result<HalfSpaceOutcome, CertificateError> {
         let (found, wanted) = (query.pilot.dimension(), self.gallery.dimension());
         if found != wanted {
-            return Err(CertificateError::DimensionMismatch { found, wanted }.into());
+            return Err(CertificateError::DimensionMismatch { found, wanted });
         }
         check_alike(&query.pilot, &query.certifying)?;
         let nearest = self.gallery.nearest_positive_and_negative(&query.certifying.mean(), |_| relevance)?[0];
-        let Some(negative) = nearest.negative else { return Err(CertificateError::NoNegatives.into()) };
+        let Some(negative) = nearest.negative else { return Err(CertificateError::NoNegatives) };
         let case = self.case(relevance)?;
         let negatives = self.gallery.len() - case.positives.len() - relevance.excluded.len();
         let mut explain = Explanation::default();
@@ -74,9 +79,8 @@ impl<'a> ShardedCertifier<'a> {
             .add("samples n", query.certifying.count(), "theory 2.3")
             .add("positives", case.positives.len(), "theory 2.1")
             .add("negatives", negatives, "theory 2.1");
-        let outcome = |verdict, explain| Outcome {
-            name: CertificateName::HalfSpace,
-            verdict,
+        let outcome = |verdict, explain| HalfSpaceOutcome {
+            verdicts: vec![verdict],
             samples: query.certifying.count(),
             explain,
         };
@@ -94,7 +98,7 @@ impl<'a> ShardedCertifier<'a> {
         dangerous.sort_unstable();
 
         let core = self.core(&case, &dangerous)?;
-        let certifier = Certifier::new(&core.gallery, self.sigma, self.alpha);
+        let certifier = self.certifier.over(&core.gallery);
         let options = HalfSpaceOptions { top_k: 1, form };
         let tested = certifier.half_space(query, &core.relevance, &options)?.into_outcome();
         let mut explain = in_rows_of_the_whole(tested.explain, &core.rows);
@@ -126,15 +130,7 @@ impl<'a> ShardedCertifier<'a> {
     }
 
     fn case<'relevance>(&self, relevance: &'relevance Relevance) -> Result<Case<'relevance>, ShardsError> {
-        let visible = |row: &usize| relevance.excluded.binary_search(row).is_err();
-        let positives: Vec<usize> = match relevance.positives {
-            Positives::Label(label) => {
-                let rows = self.gallery.labels().iter().zip(0..);
-                rows.filter(|&(&found, _)| found == label).map(|(_, row)| row).filter(visible).collect()
-            }
-            Positives::Item(row) => Some(row).filter(visible).into_iter().collect(),
-            Positives::Absent => Vec::new(),
-        };
+        let positives = positive_rows(self.gallery.labels(), 1, relevance.positives, &relevance.excluded);
         let vectors = self.gallery.load_rows(&positives)?;
         Ok(Case { relevance, positives, vectors })
     }
@@ -143,8 +139,8 @@ impl<'a> ShardedCertifier<'a> {
     fn reduce<T: Send>(
         &self,
         case: &Case<'_>,
-        work: impl Fn(&Piece, Certifier<'_>) -> Result<T, ShardsError> + Sync,
-    ) -> Result<Vec<T>, ShardsError> {
+        work: impl Fn(&Piece, Certifier<'_>) -> Result<T, CertificateError> + Sync,
+    ) -> Result<Vec<T>, CertificateError> {
         let pieces = self.gallery.len().div_ceil(self.piece_rows);
         let next = AtomicUsize::new(0);
         let run = || {
@@ -155,11 +151,11 @@ impl<'a> ShardedCertifier<'a> {
                     return Ok(done);
                 }
                 if let Some(piece) = self.piece(case, place)? {
-                    done.push((place, work(&piece, Certifier::new(&piece.gallery, self.sigma, self.alpha))?));
+                    done.push((place, work(&piece, self.certifier.over(&piece.gallery))?));
                 }
             }
         };
-        let done: Vec<Result<Vec<(usize, T)>, ShardsError>> = thread::scope(|scope| {
+        let done: Vec<Result<Vec<(usize, T)>, CertificateError>> = thread::scope(|scope| {
             let workers: Vec<_> = (0..self.gallery.threads.get()).map(|_| scope.spawn(run)).collect();
             let joined = workers.into_iter().map(thread::ScopedJoinHandle::join);
             joined.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
@@ -248,12 +244,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::certificate::Radius;
+    use crate::certificate::{Outcome, Radius};
     use crate::gallery::Metric;
     use crate::noise::{ImageIdentity, NoiseStream, Stage};
     use crate::storage::manifest::Provenance;
     use crate::storage::shards::{ShardItem, ShardOptions, ShardWriter};
-    use crate::{Excess, NormBound, Samples, Seed};
+    use crate::{Alpha, Excess, NormBound, Samples, Seed, Sigma};
 
     fn stream(name: &str, seed: u64) -> NoiseStream {
         NoiseStream::new(Seed::new(seed), &ImageIdentity::new(name), Stage::Certify)
@@ -320,8 +316,9 @@ mod tests {
         for (rows, piece_rows) in [(97, 40), (whole.len(), 1000), (250, 301)] {
             let folder = tempfile::tempdir().unwrap();
             let gallery = sharded(folder.path(), whole, rows);
-            let certifier = ShardedCertifier { piece_rows, ..ShardedCertifier::new(&gallery, sigma, alpha) };
-            let found = certifier.half_space(query, relevance, form).unwrap();
+            let certifier = Certifier::new(&gallery, sigma, alpha);
+            let certifier = Piecewise { certifier, gallery: &gallery, piece_rows };
+            let found = certifier.half_space(query, relevance, form).unwrap().into_outcome();
             assert_eq!(found.verdict, wanted.verdict, "{case}, shards of {rows}, pieces of {piece_rows}");
             for quantity in [
                 "positives",
@@ -395,22 +392,22 @@ mod tests {
         let whole = clusters(60, 3, 4, 2);
         let folder = tempfile::tempdir().unwrap();
         let gallery = sharded(folder.path(), &whole, 17);
-        let certifier = ShardedCertifier::new(&gallery, Sigma::new(0.25).unwrap(), Alpha::new(0.01).unwrap());
+        let certifier = Certifier::new(&gallery, Sigma::new(0.25).unwrap(), Alpha::new(0.01).unwrap());
+        let options = HalfSpaceOptions::default();
         let near = |dimension: usize| around(&vec![1.0; dimension], 50, 0.1, "near", 1);
         let query = SampledQuery { pilot: near(3), certifying: near(3) };
         let absent = Relevance::new(Positives::Absent, vec![]);
-        let outcome = certifier.half_space(&query, &absent, Form::ByPilot).unwrap();
-        assert_eq!(outcome.verdict, Verdict::Misretrieved);
+        let outcome = certifier.half_space(&query, &absent, &options).unwrap();
+        assert_eq!(outcome.verdicts, [Verdict::Misretrieved]);
         let only = Relevance::new(Positives::Item(0), (1..60).collect());
-        let error = certifier.half_space(&query, &only, Form::ByPilot).unwrap_err();
-        assert!(matches!(error, ShardsError::Certificate(CertificateError::NoNegatives)), "{error}");
+        let error = certifier.half_space(&query, &only, &options).unwrap_err();
+        assert_eq!(error, CertificateError::NoNegatives);
         let query = SampledQuery { pilot: near(2), certifying: near(2) };
-        let error = certifier.half_space(&query, &absent, Form::ByPilot).unwrap_err();
-        let mismatch = CertificateError::DimensionMismatch { found: 2, wanted: 3 };
-        assert!(matches!(&error, ShardsError::Certificate(error) if *error == mismatch), "{error}");
+        let error = certifier.half_space(&query, &absent, &options).unwrap_err();
+        assert_eq!(error, CertificateError::DimensionMismatch { found: 2, wanted: 3 });
         let query = SampledQuery { pilot: near(3), certifying: near(2) };
-        let error = certifier.half_space(&query, &absent, Form::ByPilot).unwrap_err();
-        assert!(matches!(error, ShardsError::Certificate(CertificateError::PilotMismatch { .. })), "{error}");
+        let error = certifier.half_space(&query, &absent, &options).unwrap_err();
+        assert!(matches!(error, CertificateError::PilotMismatch { .. }), "{error}");
     }
 
     /// `h(x) = sign(x)` at `x = 0.5` with `σ = 0.25`: the true radius is 0.5, and radii are near it.
@@ -422,10 +419,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let gallery = sharded(folder.path(), &whole, 2);
         let alpha = Alpha::new(0.2).unwrap();
-        let certifier = ShardedCertifier {
-            piece_rows: 2,
-            ..ShardedCertifier::new(&gallery, Sigma::new(0.25).unwrap(), alpha)
-        };
+        let certifier = Certifier::new(&gallery, Sigma::new(0.25).unwrap(), alpha);
+        let certifier = Piecewise { certifier, gallery: &gallery, piece_rows: 2 };
         let relevance = Relevance::new(Positives::Item(1), vec![]);
         let signs = |count: usize, name: &str, seed: u64| {
             let mut values = vec![0.0; count];
@@ -439,7 +434,7 @@ mod tests {
                 pilot: signs(100, "pilot", seed),
                 certifying: signs(1_000, "certifying", seed),
             };
-            let verdict = certifier.half_space(&query, &relevance, Form::ByPilot).unwrap().verdict;
+            let verdict = certifier.half_space(&query, &relevance, Form::ByPilot).unwrap().verdicts[0];
             let radius = verdict.radius().map_or(0.0, Radius::get);
             sum += radius;
             exceeded += u32::from(radius > 0.5);

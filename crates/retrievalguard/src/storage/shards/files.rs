@@ -1,14 +1,16 @@
 //! The files of a sharded gallery: what must hold before they are used, and single items looked up in them.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{LABEL_NAMES, MANIFEST, SHARDS_FORMAT, Shard, ShardRecord, ShardsError, ShardsManifest};
+use super::{
+    LABEL_NAMES, MANIFEST, SHARDS_FORMAT, Shard, ShardRecord, ShardsContent, ShardsError, ShardsManifest,
+};
 use crate::gallery::Label;
-use crate::storage::digest::Digest;
+use crate::storage::digest::{Digest, HashingWriter};
 use crate::storage::live::{self, WRITES};
 use crate::storage::manifest::{self, GalleryDirectory, ITEMS, Item, LINE_LIMIT, StorageError, VECTORS};
 use crate::storage::npy::header;
@@ -269,6 +271,56 @@ pub(super) fn verify_shard(shard: &Shard, record: &ShardRecord) -> Result<(), Sh
     Ok(())
 }
 
+/// What shards hold together, by reading all of it: the header of the whole comes first and holds the number of rows.
+pub(super) fn measure(
+    directory: &Path,
+    shards: &[ShardRecord],
+    dimension: usize,
+) -> Result<ShardsContent, ShardsError> {
+    let items = shards.iter().map(|shard| shard.items).sum();
+    let mut vectors = HashingWriter::new(io::sink());
+    let mut names = HashingWriter::new(io::sink());
+    let full = "a sink takes everything";
+    vectors.write_all(&ArrayFile::vectors(directory, items, dimension).header).expect(full);
+    let (mut bytes, mut largest) = (vec![0; 4 * dimension], 0.0_f64);
+    for shard in shards {
+        let directory = directory.join(&shard.name);
+        let array = ArrayFile::vectors(&directory, shard.items, dimension);
+        let mut reader = BufReader::with_capacity(1 << 18, array.open()?);
+        for _ in 0..shard.items {
+            reader.read_exact(&mut bytes).map_err(|source| failed(&array.path, source))?;
+            vectors.write_all(&bytes).expect(full);
+            let squared = bytes.as_chunks::<4>().0.iter().fold(0.0, |sum, &word| {
+                let value = f64::from(f32::from_le_bytes(word));
+                sum + value * value
+            });
+            largest = largest.max(squared);
+        }
+        let path = directory.join(ITEMS);
+        let file = File::open(&path).map_err(|source| failed(&path, source))?;
+        let mut lines = BufReader::with_capacity(1 << 18, file);
+        let mut line = Vec::new();
+        for row in 0..shard.items {
+            line.clear();
+            let read = Read::take(&mut lines, LINE_LIMIT).read_until(b'\n', &mut line);
+            read.map_err(|source| failed(&path, source))?;
+            let item = parse_item(&line, &path, row)?;
+            Item { path: None, ..item }.write_to(&mut names).expect(full);
+        }
+    }
+    Ok(ShardsContent { vectors: vectors.finish().1, names: names.finish().1, largest_norm: largest.sqrt() })
+}
+
+fn parse_item<'line>(line: &'line [u8], path: &Path, row: usize) -> Result<Item<'line>, StorageError> {
+    let wanted = "an item with identity and label";
+    serde_json::from_slice(line).map_err(|source| StorageError::Json {
+        path: path.to_owned(),
+        line: row + 1,
+        wanted,
+        source,
+    })
+}
+
 /// Names of single items of a shard, read where they are.
 pub(super) struct Items<'a> {
     shard: &'a Shard,
@@ -295,6 +347,15 @@ impl<'a> Items<'a> {
 
     /// Identity of a row of the shard.
     pub(super) fn identity(&mut self, row: usize) -> Result<String, ShardsError> {
+        Ok(self.item(row)?.identity.into_owned())
+    }
+
+    /// Where the picture of a row of the shard was, if that was stored.
+    pub(super) fn path(&mut self, row: usize) -> Result<Option<PathBuf>, ShardsError> {
+        Ok(self.item(row)?.path.map(|path| path.as_ref().into()))
+    }
+
+    fn item(&mut self, row: usize) -> Result<Item<'static>, ShardsError> {
         // The end of the line before, unless there is none, and the end of this one.
         let mut ends = [0_u8; 16];
         let first = row.saturating_sub(1);
@@ -312,13 +373,13 @@ impl<'a> Items<'a> {
         let mut line = vec![0; (end - start) as usize];
         let (path, file) = &mut self.items;
         read_at(file, start, &mut line, path)?;
-        let item: Item<'_> = serde_json::from_slice(&line).map_err(|source| StorageError::Json {
-            path: path.clone(),
-            line: row + 1,
-            wanted: "an item with identity and label",
-            source,
-        })?;
-        Ok(item.identity.into_owned())
+        let item = parse_item(&line, path, row)?;
+        Ok(Item {
+            identity: item.identity.into_owned().into(),
+            label: item.label.into_owned().into(),
+            path: item.path.map(|path| path.into_owned().into()),
+            view: item.view.map(|view| view.into_owned().into()),
+        })
     }
 
     /// Rows of the shard that were made from one picture, ascending.

@@ -8,8 +8,9 @@ use std::thread;
 use super::files::read_at;
 use super::{Shard, ShardedGallery, ShardsError};
 use crate::gallery::{
-    Extent, Metric, NORM_LIMIT, NearestBatch, NearestPair, NearestPairBatch, Neighbour, Relevance, Rows,
-    Scratch, Search, batch_queries,
+    AheadBatch, Answers, Extent, Metric, NORM_LIMIT, NearestBatch, NearestDistances, NearestPair,
+    NearestPairBatch, Neighbour, Positives, Relevance, RivalSet, Rows, Scratch, Search, batch_queries,
+    positive_rows, queries_per_pass,
 };
 
 /// Numbers of a block: half a mebibyte, so that it is still cached when it has been decoded and multiplied.
@@ -49,6 +50,72 @@ impl ShardedGallery {
             NearestBatch::new(group, self.dimension(), first, count, &excluded)
         })?;
         Ok(found.into_iter().flat_map(NearestBatch::answers).collect())
+    }
+
+    /// Shows `see` every query in order, with the rivals that are ahead in it, as
+    /// [`Gallery::rivals_ahead`] finds them for the same items.
+    ///
+    /// Every block of vectors is read once for as many queries as have room for their sets: a bit for each rival.
+    ///
+    /// [`Gallery::rivals_ahead`]: crate::gallery::Gallery::rivals_ahead
+    pub fn rivals_ahead<T: Copy + Into<f64>>(
+        &self,
+        queries: &[T],
+        relevance: &Relevance,
+        mut see: impl FnMut(usize, &RivalSet),
+    ) -> Result<(), ShardsError> {
+        let answers = Answers { positives: &[relevance.positives], excluded: &relevance.excluded };
+        self.rivals_ahead_of_each(queries, &answers, |query, _, rivals| see(query, rivals))
+    }
+
+    /// The same for several answers, by query and answer.
+    pub(crate) fn rivals_ahead_of_each<T: Copy + Into<f64>>(
+        &self,
+        queries: &[T],
+        answers: &Answers<'_>,
+        mut see: impl FnMut(usize, usize, &RivalSet),
+    ) -> Result<(), ShardsError> {
+        answers.check(&self.extent(), queries)?;
+        let (dimension, rivals) = (self.dimension(), answers.rival_numbers(self.label_count(), self.len()));
+        // Every thread has sets of its own.
+        let together = (queries_per_pass(answers, rivals) / self.threads).max(1);
+        for (group, first) in queries.chunks(together * dimension).zip((0..).step_by(together)) {
+            let values: Vec<f64> = group.iter().map(|&value| value.into()).collect();
+            let distances = answers
+                .positives
+                .iter()
+                .map(|&positives| self.nearest_distances(&values, positives, answers.excluded))
+                .collect::<Result<Vec<_>, _>>()?;
+            let found = self.search(&values, |batch, first| {
+                let queries = first..first + batch.len() / dimension;
+                let distances: Vec<Vec<f64>> =
+                    distances.iter().map(|distances| distances[queries.clone()].to_vec()).collect();
+                AheadBatch::new(batch, dimension, answers, &distances, rivals)
+            })?;
+            let mut before = first;
+            for batch in found {
+                batch.show(|query, answer, rivals| see(before + query, answer, rivals));
+                before += batch.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Squared distance of each query from the nearest positive, infinite if there is none.
+    fn nearest_distances(
+        &self,
+        queries: &[f64],
+        positives: Positives,
+        excluded: &[usize],
+    ) -> Result<Vec<f64>, ShardsError> {
+        let mut nearest = NearestDistances::new(queries, self.dimension());
+        let rows = positive_rows(&self.labels, 1, positives, excluded);
+        for rows in rows.chunks(block_rows(self.dimension())) {
+            let vectors = self.load_rows(rows)?;
+            let norms: Vec<f64> = vectors.chunks_exact(self.dimension()).map(squared_norm).collect();
+            nearest.visit(&vectors, &norms);
+        }
+        Ok(nearest.squared())
     }
 
     /// What queries are checked against.

@@ -97,6 +97,11 @@ fn assert_equal(case: &str, whole: &Gallery, queries: &[f64], numbers: &mut Numb
         whole.nearest(queries, wanted, excluded).unwrap(),
         "{case}"
     );
+    let relevance = &relevances[0];
+    let (mut found, mut wanted) = (Vec::new(), Vec::new());
+    sharded.rivals_ahead(queries, relevance, |query, rivals| found.push((query, rivals.clone()))).unwrap();
+    whole.rivals_ahead(queries, relevance, |query, rivals| wanted.push((query, rivals.clone()))).unwrap();
+    assert_eq!(found, wanted, "{case}, {relevance:?}");
 }
 
 #[test]

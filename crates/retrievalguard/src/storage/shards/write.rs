@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use super::files::{ArrayFile, BY_IDENTITY, LABELS, LINE_ENDS};
+use super::files::{self, ArrayFile, BY_IDENTITY, LABELS, LINE_ENDS};
 use super::{LABEL_NAMES, MANIFEST, SHARDS_FORMAT, ShardRecord, ShardsError, ShardsManifest};
 use crate::gallery::{GalleryError, Metric, admit};
 use crate::storage::atomic::{self, WriteError};
@@ -16,6 +16,15 @@ use crate::storage::manifest::{
 };
 use crate::storage::npy::write_values;
 use crate::storage::recorded::{FileRecord, write_hashed, write_json};
+use crate::storage::stored::StoredGallery;
+
+/// What the name of a shard's folder begins with; its number follows.
+const SHARD: &str = "shard-";
+
+fn is_shard_name(name: &str) -> bool {
+    name.strip_prefix(SHARD)
+        .is_some_and(|rest| rest.len() >= 5 && rest.bytes().all(|byte| byte.is_ascii_digit()))
+}
 
 /// The shape of a sharded gallery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +98,40 @@ impl ShardWriter {
         if fs::read_dir(directory).map_err(failed)?.next().is_some() {
             return Err(ShardsError::NotEmpty { path: directory.to_owned() });
         }
-        Ok(Self {
+        Ok(Self::new(directory, options, provenance))
+    }
+
+    /// Begins a gallery in place of the sharded one that may be there, finished or not; other files stay.
+    ///
+    /// Interrupted, it leaves a directory without a manifest.
+    pub fn replace(
+        directory: &Path,
+        options: ShardOptions,
+        provenance: Provenance,
+    ) -> Result<Self, ShardsError> {
+        if options.dimension == 0 {
+            return Err(GalleryError::DimensionZero.into());
+        }
+        StoredGallery::check_kind(directory, true)?;
+        let failed = |error| WriteError::new(directory, error);
+        fs::create_dir_all(directory).map_err(failed)?;
+        for name in [MANIFEST, LABEL_NAMES] {
+            match fs::remove_file(directory.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error).into()),
+                Ok(()) | Err(_) => atomic::sync_directory(directory).map_err(failed)?,
+            }
+        }
+        for entry in fs::read_dir(directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if is_shard_name(&entry.file_name().to_string_lossy()) {
+                fs::remove_dir_all(entry.path()).map_err(failed)?;
+            }
+        }
+        Ok(Self::new(directory, options, provenance))
+    }
+
+    fn new(directory: &Path, options: ShardOptions, provenance: Provenance) -> Self {
+        Self {
             directory: directory.to_owned(),
             options,
             provenance,
@@ -98,7 +140,7 @@ impl ShardWriter {
             items: 0,
             current: None,
             vector: Vec::new(),
-        })
+        }
     }
 
     /// Writes the next row; one that cannot be stored is refused and changes nothing.
@@ -160,6 +202,7 @@ impl ShardWriter {
             }
             Ok(())
         })?;
+        let content = files::measure(&self.directory, &self.shards, self.options.dimension)?;
         let manifest = ShardsManifest {
             format: SHARDS_FORMAT,
             tool: TOOL.to_owned(),
@@ -169,6 +212,7 @@ impl ShardWriter {
             provenance: self.provenance,
             labels: names.len(),
             labels_file,
+            content: Some(content),
             shards: self.shards,
         };
         write_json(&self.directory.join(MANIFEST), &manifest)?;
@@ -176,7 +220,7 @@ impl ShardWriter {
     }
 
     fn begin(&self) -> Result<OpenShard, ShardsError> {
-        let name = format!("shard-{:05}", self.shards.len());
+        let name = format!("{SHARD}{:05}", self.shards.len());
         let directory = self.directory.join(&name);
         fs::create_dir(&directory).map_err(|error| WriteError::new(&directory, error))?;
         let create = |path: &Path| -> Result<HashedFile, WriteError> {
@@ -251,8 +295,7 @@ impl OpenShard {
             view: None,
         };
         self.bytes.clear();
-        serde_json::to_writer(&mut self.bytes, &line).map_err(|error| failed(ITEMS, error.into()))?;
-        self.bytes.push(b'\n');
+        line.write_to(&mut self.bytes).map_err(|error| failed(ITEMS, error))?;
         self.items.write_all(&self.bytes).map_err(|error| failed(ITEMS, error))?;
         self.labels.push(label);
         self.line_ends.push(self.items.bytes());
