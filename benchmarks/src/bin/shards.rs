@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Stored vectors are unit vectors around the centre of their label. The noisy embeddings of a query lie around a vector of
-//! its label: near it (clear), further (typical), and so far that most have another label before it (hopeless). Each query
+//! its label: near it (clear), further (typical, hard), and so far that most have another label before it (hopeless). Each query
 //! goes the way of `retrievalguard query`: a pilot of 20 chooses the label, samples are drawn until the radius is decided, and
 //! the five nearest items are looked up and named.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
@@ -32,7 +32,7 @@ use retrievalguard_encoder::run::Procedure;
 const DIMENSION: usize = 128;
 /// How far items lie from the centre of their label, and noisy embeddings from their item, in each component.
 const ITEM_SPREAD: f32 = 0.06;
-const QUERIES: [(&str, f32); 3] = [("clear", 0.05), ("typical", 0.125), ("hopeless", 0.3)];
+const QUERIES: [(&str, f32); 4] = [("clear", 0.05), ("typical", 0.125), ("hard", 0.3), ("hopeless", 0.6)];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

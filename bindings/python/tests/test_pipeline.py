@@ -155,6 +155,39 @@ def test_a_gallery_in_shards_gives_what_one_in_memory_gives(encoder, folders, ga
         rg.certify_pictures(folders[1], encoder, shards, None, tmp_path / "all", certificate="all", **SMALL)
 
 
+def test_a_clamped_encoder_is_another_encoder(encoder, folders, gallery, tmp_path):
+    clamped = rg.Encoder(encoder._opening["model"], engine="rten", threads=2, non_negative=True)
+    own = rg.index(folders[0], clamped, 0.1, tmp_path / "g", progress=False)
+    assert own.vectors.min() >= 0 and rg.Gallery.read(gallery).vectors.min() < 0
+    found = rg.certify_pictures(folders[1], clamped, tmp_path / "g", None, tmp_path / "run", **SMALL)
+    path = folders[1] / found.identities[0]
+    draw = {"identity": found.identities[0]}
+    pilot = clamped.samples(path, 0.1, 60, stage="pilot", **draw)
+    samples = clamped.samples(path, 0.1, 300, **draw)
+    assert samples.min() >= 0
+    alone = rg.certify(samples, own, found.labels[0], pilot=pilot, sigma=0.1, non_negative=True)
+    assert (alone.verdict, alone.radius) == (found.row(0)["half-space"].verdict, found.row(0)["half-space"].radius)
+    for wrong in (
+        lambda: rg.certify(samples, own, found.labels[0], pilot=pilot, sigma=0.1),
+        lambda: rg.certify_pictures(folders[1], encoder, tmp_path / "g", None, tmp_path / "no", **SMALL),
+    ):
+        with pytest.raises(rg.InputError, match="has clamped embeddings, the queries unclamped ones"):
+            wrong()
+
+
+def test_bets_may_be_planned_again_where_there_are_bets(encoder, folders, gallery, tmp_path):
+    few = {**SMALL, "samples": 600, "pilot": 20}
+    fixed, again = (
+        rg.certify_pictures(folders[1], encoder, gallery, None, tmp_path / str(replan), replan_bets=replan, **few)
+        for replan in (False, True)
+    )
+    assert [row.radius for row in fixed] != [row.radius for row in again]
+    with pytest.raises(rg.InputError, match="replan_bets is for the bets of half-space"):
+        rg.certify_pictures(
+            folders[1], encoder, gallery, None, tmp_path / "no", certificate="vote", replan_bets=True, **SMALL
+        )
+
+
 def test_a_query_does_not_find_itself(encoder, folders, gallery, tmp_path):
     own = rg.certify_pictures(folders[0], encoder, gallery, 0.1, tmp_path / "a", **SMALL)
     assert all(row.retrieved != row.identity for row in own)

@@ -326,7 +326,6 @@ impl StoredGallery {
         provenance: Provenance,
         shards: Option<NonZeroUsize>,
     ) -> Result<(), StorageError> {
-        Self::check_replaceable(directory, shards.is_some())?;
         match shards {
             None => drop(GalleryDirectory::write(directory, gallery, paths, provenance)?),
             Some(shards) => drop(ShardedGallery::write(directory, gallery, paths, provenance, shards)?),
