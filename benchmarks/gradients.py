@@ -36,7 +36,7 @@ interpolation = "bilinear"
 rule = "centre"
 [output]
 normalise = false
-norm_bound = 1e9
+norm_bound = 1e6
 """
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
 
