@@ -3,11 +3,15 @@
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use numpy::{PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
+use retrievalguard::attack::{InputGradients, NoisyCopies};
 use retrievalguard::{Embedder, EmbedderFailure, Picture, Smoother};
-use retrievalguard_encoder::engine::{EngineError, EngineOptions, MOST_BATCH, MOST_THREADS, OnnxEmbedder};
+use retrievalguard_encoder::engine::{
+    EngineError, EngineOptions, MOST_BATCH, MOST_THREADS, OnnxEmbedder, OnnxGradients,
+};
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::input_values;
@@ -49,6 +53,9 @@ pub(crate) fn positive(what: &str, value: usize, most: usize) -> PyResult<NonZer
     number.ok_or_else(|| refused(format!("{what} is {value}, wanted a number from 1 to {most}")))
 }
 
+/// An embedding and a gradient.
+type Differentiated<'py> = (Bound<'py, PyArray1<f32>>, Bound<'py, PyArray1<f64>>);
+
 /// An ONNX file under its model config, run by an engine.
 #[pyclass(frozen, module = "retrievalguard._native")]
 pub(crate) struct Encoder {
@@ -57,6 +64,7 @@ pub(crate) struct Encoder {
     pub(crate) contract: Option<PathBuf>,
     pub(crate) threads: NonZeroUsize,
     pub(crate) batch: NonZeroUsize,
+    gradients: OnceLock<OnnxGradients>,
 }
 
 impl Encoder {
@@ -74,6 +82,18 @@ impl Encoder {
             })
             .map_err(|error| raised(&error))?;
         PyArray1::from_vec(py, values).reshape(config.picture_shape())
+    }
+}
+
+impl Encoder {
+    /// Its gradients: the graph is read when someone first asks.
+    pub(crate) fn gradients(&self, py: Python<'_>) -> PyResult<&OnnxGradients> {
+        if let Some(gradients) = self.gradients.get() {
+            return Ok(gradients);
+        }
+        let opened = py.detach(|| OnnxGradients::open(&self.model, &self.embedder, self.threads));
+        let opened = opened.map_err(|error| raised(&error))?;
+        Ok(self.gradients.get_or_init(|| opened))
     }
 }
 
@@ -116,7 +136,7 @@ impl Encoder {
         let opened = py.detach(|| OnnxEmbedder::open(&model, read, &options));
         let embedder = opened.map_err(|error| raised(&error))?;
         let embedder = embedder.with_components(parameters::components(opening.non_negative));
-        Ok(Self { embedder, model, contract, threads, batch })
+        Ok(Self { embedder, model, contract, threads, batch, gradients: OnceLock::new() })
     }
 
     /// Embeds pictures that lie one after the other.
@@ -144,6 +164,28 @@ impl Encoder {
         });
         let embeddings = embeddings.map_err(|error: EmbedderFailure| encoder_failed(error.as_ref()))?;
         PyArray1::from_vec(py, embeddings).reshape([count, dimension])
+    }
+
+    /// The embedding of one picture, and the gradient of its product with a direction.
+    fn gradient<'py>(
+        &self,
+        py: Python<'py>,
+        pixels: PyReadonlyArray1<'py, f32>,
+        direction: PyReadonlyArray1<'py, f32>,
+    ) -> PyResult<Differentiated<'py>> {
+        let (pixels, direction) = (pixels.as_slice()?.to_vec(), direction.as_slice()?.to_vec());
+        let gradients = self.gradients(py)?;
+        let (gradient, embedding) = py.detach(|| {
+            let noisy = NoisyCopies { centre: &pixels, copies: &pixels, sigma: 0.0 };
+            let mut embedding = Vec::new();
+            let gradient = gradients.gradient(&noisy, &mut |found| {
+                embedding = found.to_vec();
+                direction.clone()
+            });
+            (gradient, embedding)
+        });
+        let gradient = gradient.map_err(|error| encoder_failed(error.as_ref()))?;
+        Ok((PyArray1::from_vec(py, embedding), PyArray1::from_vec(py, gradient)))
     }
 
     /// Embeddings of noisy copies of one picture.

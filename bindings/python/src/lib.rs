@@ -11,6 +11,7 @@ mod gallery;
 mod interruptible;
 mod noise;
 mod parameters;
+mod perturb;
 mod pipeline;
 mod planner;
 mod runs;
@@ -28,6 +29,8 @@ mod _native {
     use crate::gallery::Gallery;
     #[pymodule_export]
     use crate::noise::Noise;
+    #[pymodule_export]
+    use crate::perturb::perturb;
     #[pymodule_export]
     use crate::pipeline::{certify_pictures, index};
     #[pymodule_export]

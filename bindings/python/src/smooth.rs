@@ -8,11 +8,11 @@ use crate::errors::{raised, refused};
 use crate::parameters;
 
 /// A Python function that takes a batch of pictures and returns a row of numbers for each.
-struct Function {
-    call: Option<Py<PyAny>>,
-    shape: Vec<usize>,
-    dimension: usize,
-    norm_bound: NormBound,
+pub(crate) struct Function {
+    pub(crate) call: Option<Py<PyAny>>,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) dimension: usize,
+    pub(crate) norm_bound: NormBound,
 }
 
 impl Embedder for Function {

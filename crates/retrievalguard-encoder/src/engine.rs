@@ -47,6 +47,7 @@ mod choice;
 mod discovery;
 mod error;
 mod fit;
+mod gradients;
 mod model;
 mod onnxruntime;
 mod preparation;
@@ -57,7 +58,8 @@ pub(crate) use choice::Runtime;
 pub use choice::{Attempt, Engine, EngineOptions, EngineReport, MOST_BATCH, MOST_THREADS, Provider};
 pub use discovery::LibraryLocation;
 pub use error::EngineError;
-pub use model::{ModelFacts, StoredNetwork, StoredTensor};
+pub use gradients::{GradientsError, OnnxGradients};
+pub use model::ModelFacts;
 
 /// Takes the output of a batch: shape and numbers.
 type Consumer<'a> = dyn FnMut(&[usize], &[f32]) -> Result<(), EngineError> + 'a;

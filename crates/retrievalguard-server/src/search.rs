@@ -1,6 +1,7 @@
 //! The search for a perturbation that changes a retriever's answer, within a time.
 //!
-//! It looks at several sizes, the smallest first, each with its share of the time; what it has when that is over counts.
+//! With gradients it looks for the smallest change itself; without them it looks at several sizes, the smallest first, each with
+//! its share of the time. What it has when that is over counts.
 //! What it finds is seen, not proved. That it finds nothing shows how hard it looked and nothing more, least of all where
 //! it had only the encoder's outputs to go by.
 
@@ -18,7 +19,7 @@ use retrievalguard::gallery::{Positives, Relevance};
 use retrievalguard::{Alpha, Embedder, EmbedderFailure, Picture, SampleCount};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use self::effort::{SIZES, effort, passes, whole_effort};
+use self::effort::{effort, passes, sizes, whole_effort};
 use crate::gallery_writer::Snapshot;
 use crate::perturbation::{Perturbation, Store, Target};
 use crate::problem::Problem;
@@ -31,6 +32,9 @@ pub(crate) use self::found::{Found, Searched};
 /// Halvings of the interval in which the smoothed retriever changes; each takes a pilot.
 const SMOOTHED_HALVINGS: u32 = 6;
 
+/// Factor by which a change that did not suffice is stretched.
+const LONGER: f64 = 1.5;
+
 /// Gradients that the search for perturbations may use.
 pub type SharedGradients = Arc<dyn InputGradients + Send + Sync>;
 
@@ -38,6 +42,8 @@ pub type SharedGradients = Arc<dyn InputGradients + Send + Sync>;
 pub(crate) struct Searches {
     service: Arc<Service>,
     gradients: Option<SharedGradients>,
+    /// Gradients per second, as measured when the service was opened.
+    gradient_speed: f64,
     /// One search at a time: they cost much and promise nothing.
     turn: Arc<Semaphore>,
     /// When the running search is over, or the last one was.
@@ -48,7 +54,8 @@ pub(crate) struct Searches {
 impl Searches {
     pub(crate) fn new(service: Arc<Service>, gradients: Option<SharedGradients>) -> Self {
         let (turn, end) = (Arc::new(Semaphore::new(1)), Mutex::new(Instant::now()));
-        Self { service, gradients, turn, end, perturbations: Store::default() }
+        let gradient_speed = gradients.as_ref().map_or(0.0, |gradients| speed(&service, gradients));
+        Self { service, gradients, gradient_speed, turn, end, perturbations: Store::default() }
     }
 
     /// How directions are searched.
@@ -64,8 +71,17 @@ impl Searches {
 
     /// Most passes that a search of so long takes, for its progress.
     pub(crate) fn expected_passes(&self, target: Target, time: Duration) -> u64 {
-        let (mode, seconds) = (self.mode(), time.as_secs_f64() / SIZES.len() as f64);
-        passes(mode, target, effort(mode, self.service.scheduler.speed(), seconds))
+        passes(self.mode(), target, self.affordable(target, time.mul_f64(searching_share(target))))
+    }
+
+    /// Steps, restarts and copies for which there is time.
+    fn affordable(&self, target: Target, time: Duration) -> (u32, u32, u32) {
+        let mode = self.mode();
+        let speed = match mode {
+            Mode::WhiteBox => self.gradient_speed,
+            Mode::BlackBox => self.service.scheduler.speed(),
+        };
+        effort(mode, target, speed, time.as_secs_f64() / sizes(mode).len() as f64)
     }
 
     /// Takes the turn of a search that ends after so long, unless another is running.
@@ -116,8 +132,7 @@ impl Searches {
         let watched = WatchedGradients { gradients, ticket };
         let mode = gradients.mode();
         let searching = time.mul_f64(searching_share(target));
-        let seconds = searching.as_secs_f64() / SIZES.len() as f64;
-        let affordable = effort(mode, self.service.scheduler.speed(), seconds);
+        let affordable = self.affordable(target, searching);
         let attacker = self.attacker((&queued, &watched), &snapshot, affordable)?;
         let asked = Picture { identity: &picture.identity, pixels: &picture.pixels };
         let failed = |error: AttackError| {
@@ -128,7 +143,7 @@ impl Searches {
             }
         };
         let (found, out_of_time) =
-            look_at_sizes(&attacker, target, (&asked, &relevance), size, started + searching)
+            look_at_sizes(&attacker, (target, sizes(mode)), (&asked, &relevance), size, started + searching)
                 .map_err(failed)?;
         let Some(found) = found else { return Err(Problem::internal("a search looked at no size")) };
         let shift: Vec<f64> = found
@@ -143,7 +158,7 @@ impl Searches {
                 broken.map(|broken| broken.norm)
             }
             Target::Smoothed => {
-                self.smoothed_break(picture, (&shift, found.norm), label, started + time, ticket)?
+                self.smoothed_break(picture, (&shift, found.norm, size), label, started + time, ticket)?
             }
         };
         let broken = found.margin <= 0.0;
@@ -179,11 +194,11 @@ impl Searches {
         })
     }
 
-    /// The smallest size along a shift at which the smoothed retriever is seen to change, by pilots alone.
+    /// The smallest size along a shift, up to the largest, at which the smoothed retriever is seen to change, by pilots alone.
     fn smoothed_break(
         &self,
         picture: &Arc<Prepared>,
-        (shift, norm): (&[f64], f64),
+        (shift, norm, most): (&[f64], f64, f64),
         label: &str,
         end: Instant,
         ticket: &Ticket,
@@ -198,10 +213,15 @@ impl Searches {
             self.service.check(&moved)?;
             Ok::<_, Problem>(self.service.guess(&Arc::new(moved), ticket)? != label)
         };
-        if !changed(1.0)? {
-            return Ok(None);
-        }
+        // The search is steered by the mean of few copies; the retriever itself may need a little more.
         let (mut low, mut high) = (0.0, 1.0);
+        while !changed(high)? {
+            let next = (high * LONGER).min(most / norm);
+            if next <= high || Instant::now() >= end {
+                return Ok(None);
+            }
+            (low, high) = (high, next);
+        }
         for _ in 0..SMOOTHED_HALVINGS {
             if Instant::now() >= end {
                 break;
@@ -217,6 +237,21 @@ impl Searches {
     }
 }
 
+/// Gradients per second, measured on grey pictures.
+fn speed(service: &Service, gradients: &SharedGradients) -> f64 {
+    let picture = vec![0.5; service.embedder.input_len()];
+    let copies = picture.repeat(2);
+    let noisy = NoisyCopies { centre: &picture, copies: &copies, sigma: 0.0 };
+    let dimension = service.embedder.dimension();
+    // The first is slower than those that follow.
+    let _ = gradients.gradient(&noisy, &mut |_| vec![1.0; dimension]);
+    let started = Instant::now();
+    match gradients.gradient(&noisy, &mut |_| vec![1.0; dimension]) {
+        Ok(_) => 2.0 / started.elapsed().as_secs_f64().max(1e-9),
+        Err(_) => 0.0,
+    }
+}
+
 /// Share of the time for the search itself; the rest is for the size at which its result changes the answer.
 fn searching_share(target: Target) -> f64 {
     match target {
@@ -228,7 +263,7 @@ fn searching_share(target: Target) -> f64 {
 /// Looks at one size after the other until something is found, and says whether the time of one of them ran out.
 fn look_at_sizes(
     attacker: &Attacker<'_>,
-    target: Target,
+    (target, sizes): (Target, &[f64]),
     (picture, relevance): (&Picture<'_>, &Relevance),
     size: f64,
     end: Instant,
@@ -238,9 +273,9 @@ fn look_at_sizes(
         Target::Smoothed => Against::Smoothed,
     };
     let (mut found, mut out_of_time) = (None, false);
-    for (place, share) in SIZES.iter().enumerate() {
+    for (place, share) in sizes.iter().enumerate() {
         // Each size has its share of the time that is left, so that the last one has one.
-        let (now, left) = (Instant::now(), (SIZES.len() - place) as u32);
+        let (now, left) = (Instant::now(), (sizes.len() - place) as u32);
         let end = now + end.saturating_duration_since(now) / left;
         let over = move || Instant::now() >= end;
         let looked = attacker.until(&over).perturb(against, picture, relevance, share * size)?;

@@ -20,7 +20,6 @@ use crate::network::{Network, NetworkConfig, Normalisation, PictureSize};
 
 mod graph;
 
-pub(crate) use graph::PRODUCER;
 use graph::Rows;
 
 /// Why a network could not be exported.

@@ -1,5 +1,4 @@
-//! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures; and gives
-//! their gradients to whoever attacks them.
+//! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures.
 
 mod augment;
 pub mod backend;
@@ -18,7 +17,6 @@ mod run_log;
 mod tensorboard;
 pub mod trainer;
 pub mod weights;
-pub mod white_box;
 
 pub use augment::ViewError;
 pub use backend::{Backend, BackendError};
@@ -34,4 +32,3 @@ pub use trainer::{
     train,
 };
 pub use weights::{Weights, WeightsError};
-pub use white_box::{WhiteBox, WhiteBoxError};

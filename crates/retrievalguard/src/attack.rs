@@ -1,8 +1,8 @@
 //! Attacks that try to break certificates, and judges that do not take the attack's word for it.
 //!
-//! An [`Attacker`] looks for a small change of one certified picture after which a wrong item comes first: projected
-//! gradient descent in the l2 norm on the smoothed margin, once in the ball of the largest of its [`FACTORS`] times the
-//! certified radius; iterates are scaled to the other sizes. What it finds is judged on noise that it never saw, by the
+//! An [`Attacker`] looks for a small change of one certified picture after which a wrong item comes first: gradient descent
+//! in the l2 norm on the smoothed margin, in turn along the boundary at which the answer changes and in the ball of the largest
+//! of its [`FACTORS`] times the certified radius; iterates are scaled to the other sizes. What it finds is judged on noise that it never saw, by the
 //! certificates' own machinery with the roles exchanged (theory, section 10): *broken* and *held* are both proved, and
 //! whatever is neither is *undecided*. The plain encoder, without noise, is attacked alike for contrast.
 //!
@@ -307,7 +307,8 @@ impl<'a> Attacker<'a> {
         })
     }
 
-    /// The perturbation of norm `size` with the smallest margin that was found; none is longer, however pixels are rounded.
+    /// The shortest perturbation up to `size` that was seen to break the retrieval, or the one of norm `size` with the smallest
+    /// margin if none was; none is longer, however pixels are rounded.
     ///
     /// It is the search of [`Attacker::query`] for a single size, without judging. A failure of the encoder ends it, so an
     /// [`Embedder`] can also cancel it.
@@ -324,6 +325,11 @@ impl<'a> Attacker<'a> {
         let mut search = self.search(against, picture, relevance, size)?;
         search.smoother.check_picture(picture)?;
         let mut found = search.run(&[1.0])?.swap_remove(0);
+        if let Some(shortest) = search.shortest_break()?
+            && shortest.norm < size
+        {
+            return Ok(shortest);
+        }
         for shorter in SHORTENED {
             if found.norm <= size {
                 break;
@@ -415,7 +421,12 @@ impl<'a> Attacker<'a> {
 
 /// The plain encoder at every size, and the smallest break along the perturbations found.
 fn plain_points(search: &mut Search<'_>) -> Result<(Vec<Point>, Option<f64>), AttackError> {
-    let found = search.run(&FACTORS)?;
+    let mut found = search.run(&FACTORS)?;
+    if let Some(shortest) = search.shortest_break()? {
+        // A break that is shorter than a size is one at that size, too.
+        let longer = found.iter_mut().filter(|found| found.norm > shortest.norm);
+        longer.for_each(|found| found.clone_from(&shortest));
+    }
     let outcome =
         |found: &Perturbation| if found.margin > 0.0 { PointOutcome::Held } else { PointOutcome::Broken };
     let points: Vec<Point> = FACTORS

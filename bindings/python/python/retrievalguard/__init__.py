@@ -29,6 +29,7 @@ from ._encoder import Encoder
 from ._errors import EncoderError, FileError, InputError, MissingFileError, RetrievalGuardError
 from ._gallery import Gallery
 from ._noise import Noise
+from ._perturb import Perturbation, perturb
 from ._pipeline import certify_pictures, index
 from ._planner import largest_radius, samples_needed
 from ._runs import Run, Worker, share_pictures
@@ -52,6 +53,7 @@ __all__ = [
     "InputError",
     "MissingFileError",
     "Noise",
+    "Perturbation",
     "RetrievalGuardError",
     "Run",
     "Step",
@@ -61,6 +63,7 @@ __all__ = [
     "certify_pictures",
     "index",
     "largest_radius",
+    "perturb",
     "read_certificates",
     "samples_needed",
     "share_pictures",

@@ -171,6 +171,35 @@ class Encoder:
         rows = self._encoder.embed(flat, len(prepared))
         return rows[0] if one else rows
 
+    def gradient(self, picture: Picture, direction: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Embeds one picture and differentiates the product of its embedding with a direction.
+
+        The graph of the ONNX file is evaluated for it, and compared with the engine first.
+
+        Parameters
+        ----------
+        picture : array_like, path_like or bytes
+            A prepared picture of `shape`, or whatever `prepare` takes.
+        direction : array_like
+            Numbers ``(dimension,)``.
+
+        Returns
+        -------
+        embedding : numpy.ndarray
+            float32 ``(dimension,)``, as the graph evaluates it: the engine's up to rounding.
+        gradient : numpy.ndarray
+            float32 of `shape`, with respect to the pixels in [0, 1].
+
+        Raises
+        ------
+        InputError
+            A node of the graph that cannot be evaluated is named.
+        """
+        pixels = self._pixels(picture, "picture")
+        towards = float32(direction, "direction").ravel()
+        embedding, gradient = self._encoder.gradient(pixels.ravel(), towards)
+        return embedding, gradient.astype(np.float32).reshape(self.shape)
+
     def samples(
         self,
         picture: Picture,

@@ -19,6 +19,7 @@ __all__ = [
     "intervals",
     "largest_radius",
     "merge",
+    "perturb",
     "read_certificates",
     "samples_needed",
     "share_pictures",
@@ -79,6 +80,9 @@ class Gallery:
 class Encoder:
     def __new__(cls, opening: dict[str, Any]) -> Encoder: ...
     def embed(self, pictures: NDArray[np.float32], count: int) -> NDArray[np.float32]: ...
+    def gradient(
+        self, pixels: NDArray[np.float32], direction: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]: ...
     def samples(self, pixels: NDArray[np.float32], sampling: dict[str, Any]) -> NDArray[np.float32]: ...
     def prepare_file(self, path: _Path) -> NDArray[np.float32]: ...
     def prepare_bytes(self, name: str, bytes: bytes) -> NDArray[np.float32]: ...
@@ -103,6 +107,15 @@ class Encoder:
     def digest(self) -> str: ...
     @property
     def threads(self) -> int: ...
+
+def perturb(
+    encoder: Optional[Encoder],
+    function: Optional[Callable[[NDArray[np.float32]], NDArray[np.float32]]],
+    gradient: Optional[Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]],
+    pixels: NDArray[np.float32],
+    gallery: Gallery,
+    searching: dict[str, Any],
+) -> tuple[NDArray[np.float32], float, float, str]: ...
 
 @final
 class Worker:

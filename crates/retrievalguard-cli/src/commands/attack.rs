@@ -8,17 +8,15 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use retrievalguard::attack::{BlackBox, Effort, InputGradients, Judging, Mode, Pixels};
 use retrievalguard::certificate::{CertificateName, Radius};
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::{Alpha, SampleCount, Seed};
 use retrievalguard_encoder::dataset::RecordSet;
-use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::engine::{GradientsError, OnnxEmbedder, OnnxGradients};
 use retrievalguard_encoder::pipeline::{AttackRequest, AttackTarget, attack, begun_judge_seed};
 use retrievalguard_server::secret_seed;
-#[cfg(feature = "train")]
-use retrievalguard_train::white_box::{WhiteBox, WhiteBoxError};
 
 use super::run_directory::{ATTACK_FILE, RunDirectory, certificate_of};
 use crate::arguments::EngineArgs;
@@ -57,7 +55,7 @@ pub(crate) struct AttackArgs {
     /// Estimate gradients from the encoder's outputs alone, which works for any encoder
     #[arg(long, help_heading = "Attack")]
     black_box: bool,
-    /// Compute gradients, or refuse; works for encoders exported by `retrievalguard train`
+    /// Compute gradients, or refuse; without either flag they are estimated where they cannot be computed
     #[arg(long, help_heading = "Attack", conflicts_with = "black_box")]
     white_box: bool,
     /// Gradient steps of each restart
@@ -118,8 +116,8 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     let embedder = run.encoder(&arguments.engine)?;
     run.tell_engine(&embedder);
     let black_box = BlackBox::new(&embedder);
-    let white_box = white_box(arguments, &run.inputs.places.model, &embedder)?;
-    let gradients = white_box.as_deref().unwrap_or(&black_box);
+    let white_box = white_box(arguments, &run.inputs.places.model, &embedder, targets.len())?;
+    let gradients: &dyn InputGradients = white_box.as_ref().map_or(&black_box, |gradients| gradients);
     let [white, black] = NOISE;
     let usual = match gradients.mode() {
         Mode::WhiteBox => white,
@@ -223,51 +221,36 @@ fn targets(
     Ok((queries, chosen.map(|place| targets[place].clone()).collect()))
 }
 
-/// The network behind an encoder that was trained here, once it was seen to be the same.
-#[cfg(feature = "train")]
-pub(super) fn own_network(model: &Path, embedder: &OnnxEmbedder) -> Result<WhiteBox, WhiteBoxError> {
-    let network = WhiteBox::open(model, embedder.model_config())?;
-    network.check(embedder)?;
-    Ok(network)
-}
-
-/// The gradients of an encoder that was trained here, if they are wanted and can be computed.
-#[cfg(feature = "train")]
+/// The gradients of an encoder, if they are wanted and can be computed.
 fn white_box(
     arguments: &AttackArgs,
     model: &Path,
     embedder: &OnnxEmbedder,
-) -> anyhow::Result<Option<Box<dyn InputGradients>>> {
-    use anyhow::Context;
-
+    queries: usize,
+) -> anyhow::Result<Option<OnnxGradients>> {
     if arguments.black_box {
         return Ok(None);
     }
-    match own_network(model, embedder) {
-        Ok(white_box) => Ok(Some(Box::new(white_box))),
-        Err(error) if arguments.white_box => Err(error).context(
-            "--white-box works for encoders exported by `retrievalguard train`; --black-box works for any",
-        ),
+    // Queries are shared among threads; with few of them, threads help within each.
+    let threads = arguments.engine.threads();
+    let inside =
+        NonZeroUsize::new(threads.get() / queries.clamp(1, threads.get())).unwrap_or(NonZeroUsize::MIN);
+    match OnnxGradients::open(model, embedder, inside) {
+        Ok(gradients) => Ok(Some(gradients)),
+        Err(error) if arguments.white_box => {
+            Err(error).context("--white-box wants gradients; --black-box attacks without them")
+        }
         Err(error) => {
-            tell(format_args!(
-                "note: {error}; the attack is black box, which works for any encoder and is weaker"
-            ));
+            tell(format_args!("warning: {}", without_gradients(&error)));
             Ok(None)
         }
     }
 }
 
-#[cfg(not(feature = "train"))]
-fn white_box(
-    arguments: &AttackArgs,
-    _model: &Path,
-    _embedder: &OnnxEmbedder,
-) -> anyhow::Result<Option<Box<dyn InputGradients>>> {
-    if arguments.white_box {
-        return Err(super::not_built::NotBuilt("`attack --white-box`").into());
-    }
-    if !arguments.black_box {
-        tell(format_args!("note: built without the feature `train`, so the attack is black box"));
-    }
-    Ok(None)
+/// What it means that gradients cannot be computed.
+pub(super) fn without_gradients(error: &GradientsError) -> String {
+    format!(
+        "{error}; so gradients are estimated from the encoder's outputs alone, which is far weaker: on photographs such an \
+         attack may find nothing where one with gradients breaks nearly every plain retrieval"
+    )
 }

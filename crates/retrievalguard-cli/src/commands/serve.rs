@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use retrievalguard::certificate::Retriever;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, SampleCount, Sigma};
-use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::engine::{OnnxEmbedder, OnnxGradients};
 use retrievalguard_encoder::pipeline::default_pilot;
 use retrievalguard_server::{Limits, OpenError, Serving, Settings, SharedGradients, Stop, Tokens};
 
@@ -50,7 +50,7 @@ pub(crate) struct ServeArgs {
     /// Where jobs are kept; the folder `jobs` in the gallery by default
     #[arg(long, value_name = "DIR")]
     jobs: Option<PathBuf>,
-    /// Estimate gradients in the search for perturbations, even if the encoder was trained here
+    /// Estimate gradients in the search for perturbations, even if they could be computed
     #[arg(long)]
     black_box: bool,
     #[command(flatten)]
@@ -133,7 +133,7 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
     let note = |note: &str| tracing::warn!(note, "note");
     let embedder = model.engine.open_telling(&model.model, model.contract.as_deref(), note)?;
     let embedder = Arc::new(embedder.with_components(components(model.non_negative)));
-    let gradients = gradients(arguments, &model.model, &embedder);
+    let gradients = gradients(arguments, model, &embedder);
     let limits = &arguments.limits;
     let usual = Limits::default();
     let retriever = Retriever::from(arguments.retriever);
@@ -231,22 +231,16 @@ fn stop_on_signals(_stop: Stop) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The gradients of an encoder that was trained here, if they are wanted and can be computed.
-#[cfg(feature = "train")]
-fn gradients(arguments: &ServeArgs, model: &Path, embedder: &OnnxEmbedder) -> Option<SharedGradients> {
+/// The gradients of an encoder, if they are wanted and can be computed.
+fn gradients(arguments: &ServeArgs, model: &ModelArgs, embedder: &OnnxEmbedder) -> Option<SharedGradients> {
     if arguments.black_box {
         return None;
     }
-    match super::attack::own_network(model, embedder) {
-        Ok(white_box) => Some(Arc::new(white_box)),
+    match OnnxGradients::open(&model.model, embedder, model.engine.threads()) {
+        Ok(gradients) => Some(Arc::new(gradients)),
         Err(error) => {
-            tracing::warn!(%error, "perturbations are searched by estimated gradients");
+            tracing::warn!("{}", super::attack::without_gradients(&error));
             None
         }
     }
-}
-
-#[cfg(not(feature = "train"))]
-fn gradients(_arguments: &ServeArgs, _model: &Path, _embedder: &OnnxEmbedder) -> Option<SharedGradients> {
-    None
 }

@@ -60,13 +60,11 @@ fn check(value: &Value, mode: &str, queries: usize) {
     }
 }
 
-#[cfg(feature = "train")]
 fn plain_breaks(value: &Value) -> usize {
     let queries = value["queries"].as_array().unwrap().iter();
     queries.filter(|query| query["plain_smallest_break"].is_f64()).count()
 }
 
-#[cfg(feature = "train")]
 #[test]
 fn an_attack_breaks_the_plain_encoder_and_no_certificate() {
     let sandbox = demo();
@@ -194,28 +192,39 @@ fn radii_that_someone_changed_and_runs_that_cannot_be_attacked_are_found_out() {
 }
 
 #[test]
-fn encoders_of_other_programs_are_attacked_as_black_boxes() {
+fn encoders_of_other_programs_are_attacked_with_their_gradients() {
     let sandbox = Sandbox::indexed();
     let certify = "--samples 300 --pilot 60 --out run";
     sandbox.run(&format!("certify pictures --gallery gallery {ENCODER} {certify}")).succeeds();
     let line =
         "attack run --engine rten --steps 6 --restarts 1 --noise 16 --judge-samples 200 --judge-pilot 50";
-    let attacked = sandbox.run(&format!("{line} --queries 4"));
-    if cfg!(feature = "train") {
-        let refused = sandbox.run(&format!("{line} --white-box"));
-        refused.fails(
-            2,
-            &["exported by `retrievalguard train`", "--black-box works for any", "convolutional.onnx"],
-        );
-    }
-    let attacked = attacked.succeeds().tells(&["black box"]);
-    assert_eq!(attack_json(&sandbox, "run/attack.json")["mode"], "black-box", "{attacked}");
-    let names = attack_json(&sandbox, "run/attack.json")["certificate"].clone();
-    assert_eq!(names, CertificateName::HalfSpace.as_str());
+    sandbox.run(&format!("{line} --queries 4 --white-box")).succeeds().prints(&["white box"]);
+    let found = attack_json(&sandbox, "run/attack.json");
+    assert_eq!(found["mode"], "white-box");
+    assert_eq!(found["certificate"], CertificateName::HalfSpace.as_str());
 
     // The page about the run shows what this very attack has found.
     sandbox.run("report run").succeeds();
     let page = sandbox.text("run/report.html");
     assert!(page.contains("No attack changed an answer inside its certified radius"));
     assert!(sandbox.path("run/figures/bracket.svg").is_file());
+}
+
+#[test]
+fn an_encoder_without_gradients_is_attacked_by_its_outputs_and_that_is_called_weak() {
+    let sandbox = Sandbox::new();
+    sandbox.draw("pictures");
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../retrievalguard-encoder/tests/models");
+    fs::copy(models.join("dynamic_quantised.onnx"), sandbox.path("model/dynamic.onnx")).unwrap();
+    let encoder = "--model model/dynamic.onnx --sigma 0.1 --engine rten";
+    sandbox.run(&format!("index pictures --gallery gallery {encoder}")).succeeds();
+    let certify = "--samples 200 --pilot 60 --out run";
+    sandbox.run(&format!("certify pictures --gallery gallery {encoder} {certify}")).succeeds();
+    let line =
+        "attack run --engine rten --steps 4 --restarts 1 --noise 8 --judge-samples 200 --judge-pilot 50";
+    let refused = sandbox.run(&format!("{line} --queries 2 --white-box"));
+    refused.fails(2, &["--white-box wants gradients", "(DynamicQuantizeLinear)"]);
+    let attacked = sandbox.run(&format!("{line} --queries 2")).succeeds();
+    attacked.tells(&["(DynamicQuantizeLinear)", "estimated from the encoder's outputs alone", "far weaker"]);
+    assert_eq!(attack_json(&sandbox, "run/attack.json")["mode"], "black-box");
 }

@@ -720,35 +720,43 @@ fn along_a_perturbation_both_retrievers_can_be_looked_at() {
     let progress = service.stream("/v1/perturbations?kind=adversarial", &picture);
     assert_eq!(progress.last().unwrap().0, "done");
     assert!(noise["statement"].is_null() && noise["searched"].is_null(), "{noise}");
-    assert_eq!(found["searched"]["mode"], "black-box");
+    assert_eq!(found["searched"]["mode"], "white-box");
 }
 
 #[test]
 fn a_search_ends_in_its_time_and_says_how_little_that_proves() {
-    let sandbox = Sandbox::indexed();
-    let service = Service::start(&sandbox, "--max-seconds 60 --max-search-seconds 3 --pilot 100");
-    let picture = query_picture(&sandbox);
-    // Others keep the encoder busy: the search gets a fraction of its passes.
-    let busy = service.post("/v1/jobs?samples=100000", &picture).expect(202);
-    for against in ["plain", "smoothed"] {
-        // So small that there is nothing to be found.
-        let address = format!("/v1/perturbations?kind=adversarial&against={against}&size=0.000001");
-        let events = service.stream(&address, &picture);
-        let (name, made) = events.last().unwrap();
-        assert_eq!(name, "done", "{made}");
-        assert!(made["broken_at"].is_null(), "{made}");
-        let statement = made["statement"].as_str().unwrap();
-        for words in ["found nothing", "proves little", "only the encoder's outputs", against] {
-            assert!(statement.contains(words), "`{words}` is not in `{statement}`");
+    for (flag, shows) in [
+        ("", ["found nothing", "no proof", "followed the encoder's gradients"]),
+        ("--black-box", ["found nothing", "proves little", "only the encoder's outputs"]),
+    ] {
+        let sandbox = Sandbox::indexed();
+        let line = format!("--max-seconds 60 --max-search-seconds 3 --pilot 100 {flag}");
+        let service = Service::start(&sandbox, &line);
+        let picture = query_picture(&sandbox);
+        // Others keep the encoder busy: the search gets a fraction of its passes.
+        let busy = service.post("/v1/jobs?samples=100000", &picture).expect(202);
+        for against in ["plain", "smoothed"] {
+            // So small that there is nothing to be found.
+            let address = format!("/v1/perturbations?kind=adversarial&against={against}&size=0.000001");
+            let events = service.stream(&address, &picture);
+            let (name, made) = events.last().unwrap();
+            assert_eq!(name, "done", "{made}");
+            assert!(made["broken_at"].is_null(), "{made}");
+            let statement = made["statement"].as_str().unwrap();
+            for words in shows.into_iter().chain([against]) {
+                assert!(statement.contains(words), "`{words}` is not in `{statement}`");
+            }
+            let searched = &made["searched"];
+            assert!(
+                searched["passes"].as_u64().unwrap() > 0 && searched["whole_passes"].as_u64().unwrap() > 0
+            );
+            let (_, progress) = events.iter().find(|(name, _)| name == "progress").unwrap();
+            assert!(progress["most_seconds"].as_f64().unwrap() <= 3.0, "{progress}");
         }
-        let searched = &made["searched"];
-        assert!(searched["passes"].as_u64().unwrap() > 0 && searched["whole_passes"].as_u64().unwrap() > 0);
-        let (_, progress) = events.iter().find(|(name, _)| name == "progress").unwrap();
-        assert!(progress["most_seconds"].as_f64().unwrap() <= 3.0, "{progress}");
+        service.post("/v1/perturbations?kind=adversarial&seconds=9", &picture).expect(400);
+        service.post("/v1/perturbations?kind=adversarial&seconds=1&size=1", &picture).expect(201);
+        service.delete(&format!("/v1/jobs/{}", busy["id"].as_str().unwrap())).expect(204);
     }
-    service.post("/v1/perturbations?kind=adversarial&seconds=9", &picture).expect(400);
-    service.post("/v1/perturbations?kind=adversarial&seconds=1&size=1", &picture).expect(201);
-    service.delete(&format!("/v1/jobs/{}", busy["id"].as_str().unwrap())).expect(204);
 }
 
 #[test]

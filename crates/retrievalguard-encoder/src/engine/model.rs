@@ -10,10 +10,6 @@ use sha2::{Digest, Sha256};
 use crate::graph::{Model, ModelFileError, TensorFacts};
 use crate::model_config::hexadecimal;
 
-mod stored;
-
-pub use stored::{StoredNetwork, StoredTensor};
-
 /// Operators that only quantised networks have.
 const QUANTISED: [&str; 9] = [
     "QuantizeLinear",

@@ -61,6 +61,25 @@ impl Preparation {
             }
         }
     }
+
+    /// Adds the gradient with respect to the pixels of one picture, given that with respect to the model's numbers.
+    pub(super) fn pull_back(&self, prepared: &[f32], pixels: &mut [f32]) {
+        let area = self.pixels / self.channels.len();
+        for (channel, &(source, _, std)) in self.channels.iter().enumerate() {
+            let plane = &mut pixels[source * area..][..area];
+            match self.layout {
+                Layout::Nchw => {
+                    for (pixel, value) in plane.iter_mut().zip(&prepared[channel * area..][..area]) {
+                        *pixel += value / std;
+                    }
+                }
+                Layout::Nhwc => {
+                    let values = prepared.iter().skip(channel).step_by(self.channels.len());
+                    plane.iter_mut().zip(values).for_each(|(pixel, value)| *pixel += value / std);
+                }
+            }
+        }
+    }
 }
 
 /// An embedding without direction.
@@ -122,6 +141,15 @@ mod tests {
             assert_eq!(prepared[..6], wanted, "{layout:?} {order:?}");
             assert_eq!(prepared[6..], wanted, "{layout:?} {order:?}");
             assert_eq!(preparation.axes, axes);
+            // The transpose of the linear part: ⟨u, A x⟩ = ⟨Aᵀ u, x⟩.
+            let towards = [0.3, -1.0, 0.7, 2.0, -0.4, 0.9];
+            let (mut none, mut pulled) = ([0.0; 6], [0.0; 6]);
+            preparation.apply(&[0.0; 6], &mut none);
+            preparation.pull_back(&towards, &mut pulled);
+            let there: f32 =
+                towards.iter().zip(prepared).zip(none).map(|((u, x), none)| u * (x - none)).sum();
+            let back: f32 = pulled.iter().zip(picture).map(|(u, x)| u * x).sum();
+            assert!((there - back).abs() < 1e-5, "{layout:?} {order:?}: {there} and {back}");
             assert!(!preparation.plain);
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! w: float[8,3,3,3]                        a constant of ones
+//! v: float[8,3] = random                   a constant of numbers between -1 and 1, the same in every run
 //! s: int[2] = 0,-1                         a constant of 64-bit integers
 //! c = Conv(pictures, w) pads=[1,1,1,1]     an operator with attributes: integers, lists, numbers (1.0) or texts
 //! q = com.microsoft::Gelu(c)               an operator of another domain
@@ -41,9 +42,15 @@ pub(crate) fn tensor(name: &str, text: &str) -> Writer {
     let tensor = Writer::default().text(8, name).numbers(1, sides);
     match kind {
         "int" => tensor.number(2, 7).packed(7, list(numbers)),
+        "byte" => tensor.number(2, 3).numbers(5, list(numbers)),
+        "ubyte" => tensor.number(2, 2).numbers(5, list(numbers)),
         "bool" => tensor.number(2, 9).numbers(5, list(numbers)),
         "float" if numbers.is_empty() => {
             tensor.number(2, 1).bytes(9, &1.0_f32.to_le_bytes().repeat(count as usize))
+        }
+        "float" if numbers == "random" => {
+            let numbers = random(name.len() as u64, count as usize).map(|number| number as f32);
+            tensor.number(2, 1).bytes(9, &numbers.flat_map(f32::to_le_bytes).collect::<Vec<u8>>())
         }
         "float" => {
             let numbers = numbers.split(',').map(|number| number.trim().parse::<f32>().unwrap());
@@ -51,6 +58,16 @@ pub(crate) fn tensor(name: &str, text: &str) -> Writer {
         }
         _ => panic!("no constants of kind {kind}"),
     }
+}
+
+/// Numbers between -1 and 1 without a pattern (SplitMix64).
+pub(crate) fn random(seed: u64, count: usize) -> impl Iterator<Item = f64> {
+    (1..=count as u64).map(move |place| {
+        let state = (seed << 32).wrapping_add(place).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+    })
 }
 
 fn list(text: &str) -> Vec<i64> {

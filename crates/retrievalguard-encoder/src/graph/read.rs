@@ -297,7 +297,7 @@ impl Reader {
 }
 
 /// The two strings of a `StringStringEntryProto`.
-fn pair(entry: &Message<'_>) -> Result<(Option<String>, Option<String>), ModelFileError> {
+pub(super) fn pair(entry: &Message<'_>) -> Result<(Option<String>, Option<String>), ModelFileError> {
     let (mut key, mut value) = (None, None);
     for field in entry.fields() {
         match field? {

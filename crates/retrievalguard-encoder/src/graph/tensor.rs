@@ -1,5 +1,7 @@
 //! Constants of a graph: their shapes at once, their numbers when someone asks.
 
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,6 +66,16 @@ pub enum TensorError {
         /// Its shape.
         shape: Vec<usize>,
     },
+    /// They are in another file, which has not got them.
+    #[error("the numbers of tensor `{tensor}` cannot be read from `{location}`: {reason}")]
+    Outside {
+        /// The tensor.
+        tensor: String,
+        /// The other file.
+        location: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// The bytes are not those of a tensor.
     #[error("tensor `{tensor}` is damaged: {reason}")]
     Damaged {
@@ -78,6 +90,61 @@ impl Tensor {
     /// Number of elements, unless the shape overflows.
     pub fn count(&self) -> Option<usize> {
         self.shape.iter().try_fold(1_usize, |count, &side| count.checked_mul(side))
+    }
+
+    /// Reads the numbers, from a file beside the model if they are there; `model` is the path of its file.
+    pub fn values_beside(&self, model: &Path) -> Result<Values, TensorError> {
+        let Some(location) = &self.location else { return self.values() };
+        let outside = |reason: String| TensorError::Outside {
+            tensor: self.name.clone(),
+            location: location.clone(),
+            reason,
+        };
+        let kind = Kind::of(self.element)
+            .ok_or_else(|| TensorError::Element { tensor: self.name.clone(), found: self.element })?;
+        let wanted = self.count().and_then(|count| count.checked_mul(kind.bytes()));
+        let wanted = wanted.ok_or_else(|| outside(format!("its shape is {:?}", self.shape)))?;
+        let (offset, length) = self.extent().map_err(|error| outside(error.to_string()))?;
+        if length.is_some_and(|length| length != wanted as u64) {
+            return Err(TensorError::Length {
+                tensor: self.name.clone(),
+                found: length.unwrap_or_default() as usize,
+                shape: self.shape.clone(),
+            });
+        }
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = File::open(model.with_file_name(location))?;
+            let held = file.metadata()?.len();
+            if offset.checked_add(wanted as u64).is_none_or(|end| end > held) {
+                let reason = format!("it has {held} bytes, wanted {wanted} from byte {offset} on");
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason));
+            }
+            file.seek(SeekFrom::Start(offset))?;
+            let mut bytes = vec![0; wanted];
+            file.read_exact(&mut bytes)?;
+            Ok(bytes)
+        };
+        read().map(|bytes| kind.read_raw(&bytes)).map_err(|error| outside(error.to_string()))
+    }
+
+    /// Where in another file its numbers begin, and how many bytes they are.
+    fn extent(&self) -> Result<(u64, Option<u64>), ModelFileError> {
+        let bytes = self.file.get(self.place.clone()).unwrap_or_default();
+        let message = Message { path: Path::new(""), bytes, start: self.place.start };
+        let (mut offset, mut length) = (0, None);
+        for field in message.fields() {
+            if let (13, Payload::Bytes(entry)) = field?
+                && let (Some(key), Some(value)) = super::read::pair(&entry)?
+            {
+                let number = || value.parse().map_err(|_| entry.fault(0, "found a place that is no number"));
+                match key.as_str() {
+                    "offset" => offset = number()?,
+                    "length" => length = Some(number()?),
+                    _ => {}
+                }
+            }
+        }
+        Ok((offset, length))
     }
 
     /// Reads the numbers; what is allocated is bounded by the bytes that are there.

@@ -1,11 +1,12 @@
 //! Both engines on every exported architecture; onnxruntime is found and missed as in the encoder's own tests.
 
 use std::io::Write;
+use std::num::NonZeroUsize;
 
 use burn::tensor::{Device, Tensor, TensorData};
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{Embedder, NormBound, Seed};
-use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder};
+use retrievalguard_encoder::engine::{Engine, EngineOptions, OnnxEmbedder, OnnxGradients};
 
 use super::*;
 use crate::network::{Architecture, NetworkConfig};
@@ -75,6 +76,8 @@ fn every_engine_gives_the_embeddings_of_the_network() {
         let pixels = pixels(3 * picture.iter().product::<usize>());
         for options in engines("every_engine_gives_the_embeddings_of_the_network") {
             let encoder = OnnxEmbedder::open(&exported.model, model_config.clone(), &options).unwrap();
+            // Attacks differentiate the graph; opening it compares it with the engine.
+            OnnxGradients::open(&exported.model, &encoder, NonZeroUsize::MIN).unwrap();
             for count in [1, 3] {
                 let pixels = &pixels[..pixels.len() / 3 * count];
                 let shape = [count, picture[0], height, width];

@@ -1,9 +1,15 @@
-//! The search for a perturbation: projected gradient descent on the margin, in a ball of the l2 norm.
+//! The search for a perturbation: gradient descent on the margin, inside a ball of the l2 norm or along the boundary at which
+//! the answer changes.
 //!
 //! The margin of a mean embedding `m` against the nearest wrong item `q` and the nearest right item `c` is
 //! `‖m − q‖² − ‖m − c‖²`, which is linear in `m` for a fixed pair. So the gradient averaged over noisy copies is an
 //! unbiased estimate of the gradient of that pair's smoothed margin. Fresh noise in every step, remembered by momentum, keeps the
 //! perturbation from fitting the noise instead of the encoder.
+//!
+//! Where gradients are computed, every other restart, the first among them, looks for the *shortest* break: its perturbation
+//! shrinks by a few per cent after a step at which the answer was wrong and grows after one at which it was right, while the
+//! direction follows the gradient (the decoupling of Rony et al., CVPR 2019). It begins at the size at which the margin, if it were
+//! linear, would vanish. The other restarts descend inside the ball of the largest size.
 
 use super::gradients::{Mode, NoisyCopies};
 use super::{Against, AttackError, Attacker, Cost, Perturbation, Pixels};
@@ -16,6 +22,16 @@ const MOMENTUM: f64 = 0.9;
 
 /// Length of all steps of a restart together, in radii of the ball.
 const PATH: f64 = 2.0;
+
+/// Change of the perturbation's size after each step of a search along the boundary, at the beginning and at the end.
+const RESIZED: [f64; 2] = [0.3, 0.02];
+
+/// Length of each of its steps as a share of that size, at the beginning and at the end.
+const STRIDE: [f64; 2] = [1.0, 0.05];
+
+/// The same against the smoothed retriever: this power of the number of the step. The gradients of noisy copies agree in little, so
+/// the direction is an average over all steps, in which late ones weigh a little more.
+const SMOOTHED_STRIDE: f64 = -0.75;
 
 /// Noise around a picture from which the gradients of the plain encoder are estimated, where they cannot be computed.
 const PROBE: f64 = 0.02;
@@ -38,7 +54,19 @@ pub(super) struct Search<'a> {
     radius: f64,
     stream: NoiseStream,
     next_sample: u32,
+    /// The shortest perturbation at which a step along the boundary saw a wrong answer.
+    shortest: Option<(Vec<f64>, f64)>,
     pub(super) cost: Cost,
+}
+
+/// What the copies of one step tell.
+struct Slope {
+    /// Direction in which the margin falls, with the slope of the score `⟨w, h⟩` as its length.
+    gradient: Vec<f64>,
+    /// The margin at the mean of the copies.
+    margin: f64,
+    /// Distance between the two items of the margin.
+    separation: f64,
 }
 
 impl<'a> Search<'a> {
@@ -74,6 +102,7 @@ impl<'a> Search<'a> {
             radius,
             stream,
             next_sample: 0,
+            shortest: None,
             cost,
         })
     }
@@ -88,10 +117,22 @@ impl<'a> Search<'a> {
         let is_over = || over.is_some_and(|over| over());
         'restarts: for restart in 0..self.attacker.effort.restarts.max(1) {
             let target = restart.checked_sub(1).and_then(|place| targets.get(place as usize)).copied();
+            let computed = self.attacker.gradients.mode() == Mode::WhiteBox;
             let mut shift = self.start(restart, largest);
-            let mut momentum = vec![0.0; shift.len()];
+            let mut descent = if computed && restart % 2 == 0 {
+                Descent::Boundary { size: None }
+            } else {
+                Descent::Ball { momentum: vec![0.0; shift.len()] }
+            };
             for step in 0..steps {
-                self.step(&mut shift, &mut momentum, target, (step, steps), largest)?;
+                match &mut descent {
+                    Descent::Ball { momentum } => {
+                        self.step(&mut shift, momentum, target, (step, steps), largest)?;
+                    }
+                    Descent::Boundary { size } => {
+                        self.resize(&mut shift, size, target, (step, steps), largest)?;
+                    }
+                }
                 let done = f64::from(step + 1);
                 let over = is_over();
                 if over || TRIED_AT.iter().any(|part| (part * f64::from(steps)).ceil() == done) {
@@ -108,6 +149,20 @@ impl<'a> Search<'a> {
             }
         }
         Ok(best.into_iter().flatten().collect())
+    }
+
+    /// The shortest perturbation at which a search along the boundary saw a wrong answer, and at which there still is one
+    /// when it is looked at again: by the encoder itself, or on the copies that candidates are compared on.
+    pub(super) fn shortest_break(&mut self) -> Result<Option<Perturbation>, AttackError> {
+        let Some((shift, length)) = self.shortest.take() else { return Ok(None) };
+        // What a few copies, or rounding, saw broken may hold by a little.
+        for longer in [1.0, 1.02, 1.1, 1.3] {
+            let found = self.at_norm(&shift, longer * length)?;
+            if found.margin <= 0.0 {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// A perturbation shrunk or stretched to another norm.
@@ -197,7 +252,7 @@ impl<'a> Search<'a> {
         largest: f64,
     ) -> Result<(), AttackError> {
         let centre = self.moved(shift);
-        let mut gradient = self.gradient(&centre, target)?;
+        let Slope { mut gradient, .. } = self.gradient(&centre, target)?;
         set_length(&mut gradient, 1.0);
         for (momentum, gradient) in momentum.iter_mut().zip(&gradient) {
             *momentum = MOMENTUM * *momentum + gradient;
@@ -217,8 +272,47 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
+    /// One step along the boundary: towards a smaller margin, at a size that depends on whether the answer was right.
+    fn resize(
+        &mut self,
+        shift: &mut [f64],
+        size: &mut Option<f64>,
+        target: Option<usize>,
+        (step, steps): (u32, u32),
+        largest: f64,
+    ) -> Result<(), AttackError> {
+        let centre = self.moved(shift);
+        let Slope { mut gradient, margin, separation } = self.gradient(&centre, target)?;
+        let progress = (f64::from(step) + 0.5) / f64::from(steps);
+        let falling = (1.0 + (std::f64::consts::PI * progress).cos()) / 2.0;
+        let between = |[first, last]: [f64; 2]| last + (first - last) * falling;
+        let here = norm(shift);
+        let next = match *size {
+            // Where the margin would vanish if it were linear; the slope of the margin is 2‖q − c‖ times that of the score.
+            None => {
+                let guess = here + margin.max(0.0) / (2.0 * separation * norm(&gradient));
+                if guess.is_finite() && guess > 0.0 { guess } else { largest }
+            }
+            Some(size) if margin > 0.0 => size * (1.0 + between(RESIZED)),
+            Some(size) => size * (1.0 - between(RESIZED)),
+        };
+        if margin <= 0.0 && here > 0.0 && self.shortest.as_ref().is_none_or(|&(_, length)| here < length) {
+            self.shortest = Some((shift.to_vec(), here));
+        }
+        let next = next.min(largest);
+        *size = Some(next);
+        let stride = match self.against {
+            Against::Plain => between(STRIDE),
+            Against::Smoothed => f64::from(step + 1).powf(SMOOTHED_STRIDE),
+        };
+        set_length(&mut gradient, stride * next);
+        shift.iter_mut().zip(&gradient).for_each(|(shift, gradient)| *shift += gradient);
+        set_length(shift, next);
+        Ok(())
+    }
+
     /// The direction in which the margin falls fastest, as far as the copies of this step tell.
-    fn gradient(&mut self, centre: &[f32], target: Option<usize>) -> Result<Vec<f64>, AttackError> {
+    fn gradient(&mut self, centre: &[f32], target: Option<usize>) -> Result<Slope, AttackError> {
         let mode = self.attacker.gradients.mode();
         let sigma = match (self.against, mode) {
             (Against::Smoothed, Mode::WhiteBox | Mode::BlackBox) => self.attacker.sigma.get(),
@@ -233,19 +327,25 @@ impl<'a> Search<'a> {
         }
         let (gallery, relevance) = (self.gallery, self.relevance);
         let mut fault = None;
-        let mut towards = |embeddings: &[f32]| {
-            towards(gallery, relevance, embeddings, target).unwrap_or_else(|error| {
+        let (mut margin, mut separation) = (0.0, 0.0);
+        let mut towards = |embeddings: &[f32]| match towards(gallery, relevance, embeddings, target) {
+            Ok(aim) => {
+                (margin, separation) = (aim.margin, aim.separation);
+                aim.direction
+            }
+            Err(error) => {
                 fault = Some(error);
                 vec![0.0; gallery.dimension()]
-            })
+            }
         };
         let noisy = NoisyCopies { centre, copies: &copies, sigma };
         let gradient = self.attacker.gradients.gradient(&noisy, &mut towards);
         if let Some(fault) = fault {
             return Err(fault);
         }
-        gradient
-            .map_err(|source| AttackError::Gradients { picture: self.picture.identity.to_owned(), source })
+        let gradient = gradient
+            .map_err(|source| AttackError::Gradients { picture: self.picture.identity.to_owned(), source })?;
+        Ok(Slope { gradient, margin, separation })
     }
 
     /// Fresh copies in pairs `x + σz`, `x − σz`.
@@ -284,13 +384,30 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The unit vector from the nearest right item to the target, or to the nearest wrong item.
+/// How a restart moves.
+enum Descent {
+    /// With momentum, inside the ball of the largest size.
+    Ball { momentum: Vec<f64> },
+    /// Along the boundary at which the answer changes: the perturbation's size, once there is one.
+    Boundary { size: Option<f64> },
+}
+
+/// Where a step wants the embedding to go.
+struct Aim {
+    /// The unit vector from the nearest right item to the target, or to the nearest wrong item.
+    direction: Vec<f32>,
+    /// Distance between the two.
+    separation: f64,
+    /// How much nearer the nearest right item is than the nearest wrong one, in squared distances.
+    margin: f64,
+}
+
 fn towards(
     gallery: &Gallery,
     relevance: &Relevance,
     embeddings: &[f32],
     target: Option<usize>,
-) -> Result<Vec<f32>, AttackError> {
+) -> Result<Aim, AttackError> {
     let dimension = gallery.dimension();
     let mut mean = vec![0.0; dimension];
     for row in embeddings.chunks_exact(dimension) {
@@ -300,15 +417,21 @@ fn towards(
     mean.iter_mut().for_each(|value| *value /= count);
     let nearest = gallery.nearest_positive_and_negative(&mean, |_| relevance)?[0];
     let rows = (nearest.positive, target.or(nearest.negative.map(|neighbour| neighbour.row)));
-    let (Some(right), Some(wrong)) = rows else { return Ok(vec![0.0; dimension]) };
+    let distance =
+        |found: Option<Neighbour>| found.map_or(f64::INFINITY, |neighbour| neighbour.squared_distance);
+    let margin = distance(nearest.negative) - distance(nearest.positive);
+    let (Some(right), Some(wrong)) = rows else {
+        return Ok(Aim { direction: vec![0.0; dimension], separation: 0.0, margin });
+    };
     let mut direction: Vec<f64> = gallery
         .vector(wrong)
         .iter()
         .zip(gallery.vector(right.row))
         .map(|(&wrong, &right)| f64::from(wrong) - f64::from(right))
         .collect();
+    let separation = norm(&direction);
     set_length(&mut direction, 1.0);
-    Ok(direction.into_iter().map(|value| value as f32).collect())
+    Ok(Aim { direction: direction.into_iter().map(|value| value as f32).collect(), separation, margin })
 }
 
 fn norm(values: &[f64]) -> f64 {
