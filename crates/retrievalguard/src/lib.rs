@@ -64,7 +64,9 @@ mod smoothing;
 pub mod storage;
 
 pub use embedding::{Embedder, EmbedderFailure};
-pub use parameters::{Alpha, NormBound, ParameterError, SampleCount, Seed, Sigma, TargetRadius};
+pub use parameters::{
+    Alpha, ForwardError, LipschitzConstant, NormBound, ParameterError, SampleCount, Seed, Sigma, TargetRadius,
+};
 pub use samples::{Components, Excess, SampleError, Samples};
 pub use smoothing::{Picture, SmoothedEmbedding, Smoother, SmoothingError};
 
