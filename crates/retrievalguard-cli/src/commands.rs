@@ -2,6 +2,7 @@
 
 pub(crate) mod attack;
 mod certify;
+mod certify_embeddings;
 mod certify_samples;
 mod check_model;
 mod completions;

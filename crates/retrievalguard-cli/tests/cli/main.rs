@@ -12,6 +12,7 @@ mod attack;
 mod bad_input;
 mod commands;
 mod demo;
+mod embeddings_file;
 mod experiment;
 mod flips;
 mod outputs;
