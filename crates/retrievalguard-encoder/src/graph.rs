@@ -27,6 +27,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub mod batch;
+pub mod bound;
 mod flow;
 mod read;
 mod tensor;

@@ -88,9 +88,8 @@ fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Option<Vec<f64>> {
         for row in 0..size {
             if row != column {
                 let share = matrix[row][column] / matrix[column][column];
-                for place in column..size {
-                    matrix[row][place] -= share * matrix[column][place];
-                }
+                let pivot = matrix[column].clone();
+                matrix[row].iter_mut().zip(&pivot).for_each(|(value, pivot)| *value -= share * pivot);
                 right[row] -= share * right[column];
             }
         }

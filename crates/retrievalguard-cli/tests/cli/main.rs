@@ -15,6 +15,7 @@ mod demo;
 mod embeddings_file;
 mod experiment;
 mod flips;
+mod lipschitz;
 mod outputs;
 mod report;
 mod same_bytes;
