@@ -42,7 +42,7 @@ impl Gallery {
     }
 
     /// The gallery in memory; one in shards is refused.
-    fn in_memory(&self) -> PyResult<&method::Gallery> {
+    pub(crate) fn in_memory(&self) -> PyResult<&method::Gallery> {
         match &self.held {
             Held::Vectors(gallery) => Ok(gallery),
             Held::Stored(stored) => Ok(&stored.in_memory().map_err(|error| raised(&error))?.gallery),

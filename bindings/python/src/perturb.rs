@@ -105,7 +105,7 @@ pub(crate) fn perturb<'py>(
     let Searching { steps, restarts, noise, .. } = searching;
     let kept = if searching.clip { Pixels::Clipped } else { Pixels::Free };
     let effort = Effort { steps, restarts, noise, pixels: kept };
-    let items = &gallery.vectors;
+    let items = gallery.in_memory()?;
     let Some(label) = items.label_named(&searching.label) else {
         return Err(refused(format!("the gallery has no label `{}`", searching.label)));
     };

@@ -2,9 +2,11 @@
 
 pub(crate) mod attack;
 mod certify;
+mod certify_embeddings;
 mod certify_samples;
 mod check_model;
 mod completions;
+mod copy_encoder;
 mod demo;
 mod doctor;
 mod draw;
@@ -79,6 +81,8 @@ pub(crate) enum Command {
     Upgrade(upgrade::UpgradeArgs),
     /// Check that an encoder can be certified: shape, norm, determinism, independence, speed
     CheckModel(check_model::CheckModelArgs),
+    /// Write an encoder that finds copies and near-duplicates, without training
+    CopyEncoder(copy_encoder::CopyEncoderArgs),
     /// Train an encoder by metric learning, with noise on the pictures or without
     #[cfg(feature = "train")]
     Train(Box<train::TrainArgs>),
@@ -115,6 +119,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Repair(arguments) => repair::run(arguments, out),
         Command::Upgrade(arguments) => upgrade::run(arguments, out),
         Command::CheckModel(arguments) => check_model::run(arguments, out),
+        Command::CopyEncoder(arguments) => copy_encoder::run(arguments, out),
         #[cfg(feature = "train")]
         Command::Train(arguments) => train::run(arguments, out),
         #[cfg(not(feature = "train"))]

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub mod batch;
+pub mod bound;
 pub mod evaluate;
 mod flow;
 mod read;

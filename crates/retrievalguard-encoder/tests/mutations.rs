@@ -16,10 +16,12 @@ use retrievalguard::certificate::{CertificateName, Radius, Verdict};
 use retrievalguard::gallery::{Gallery, Metric};
 use retrievalguard::storage::manifest::Provenance;
 use retrievalguard::{NormBound, Sigma};
+use retrievalguard_encoder::block_means::BlockMeans;
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, open};
 use retrievalguard_encoder::engine::{Engine, EngineOptions, ModelFacts, OnnxEmbedder};
 use retrievalguard_encoder::experiment::ExperimentConfig;
 use retrievalguard_encoder::graph::Model;
+use retrievalguard_encoder::graph::bound::BoundReading;
 use retrievalguard_encoder::graph::evaluate::{EvaluationSpec, Evaluator};
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
@@ -257,6 +259,25 @@ fn no_damaged_network_or_configuration_makes_a_reader_panic_hang_or_fill_the_mem
                 let value = Evaluator::<f32>::new(&model, &read, &spec)
                     .and_then(|evaluator| evaluator.value(&vec![0.5; evaluator.input_len()], 1));
                 value.into()
+            },
+        },
+        Kind {
+            name: "ONNX, its Lipschitz bound",
+            seeds: [
+                examples(&["models/convolutional.onnx"]),
+                vec![BlockMeans::new(3, 16, 4).unwrap().onnx()],
+            ]
+            .concat(),
+            // Correlations of every pair of channels, of which there may be as many as the file has numbers.
+            allowance: 256 << 20,
+            repair: None,
+            read: &|bytes| {
+                fs::write(&model, bytes).unwrap();
+                let plain = BlockMeans::new(3, 16, 4).unwrap().config();
+                match Model::read(&model).map(|model| BoundReading::of(&model, &plain)) {
+                    Ok(Ok(BoundReading::Bounded(_))) => Reading::Accepted,
+                    Ok(Ok(BoundReading::Unknown { .. }) | Err(_)) | Err(_) => Reading::Refused,
+                }
             },
         },
         Kind {

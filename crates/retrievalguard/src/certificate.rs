@@ -3,7 +3,8 @@
 //! Certifying is arithmetic on samples that were drawn before: no encoder, no thread, no file and no random number.
 //! Everything that chooses something is decided on the pilot sample; the certifying sample is fresh. Each certificate
 //! is valid at `α` by itself, about the stored gallery as it is (`paper-repaired`: about exactly smoothed items); the
-//! largest of several is not.
+//! largest of several is not. [`LipschitzCertifier`] needs neither samples nor `α`: it takes one embedding and a bound on how
+//! fast the encoder moves.
 //!
 //! ```
 //! use retrievalguard::certificate::{CertificateName, Certifier, Radius, SampledQuery, Verdict};
@@ -37,6 +38,7 @@ mod forecast;
 mod growing;
 mod half_space;
 mod half_space_mean;
+mod lipschitz;
 mod pairwise;
 mod paper;
 mod pilot_choice;
@@ -71,6 +73,10 @@ pub(crate) use half_space::HalfSpacePlan;
 pub(crate) use half_space::weaker;
 pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome};
 pub use half_space_mean::half_space_mean_radius;
+pub use lipschitz::{
+    ConstantOrigin, Distance, LipschitzBound, LipschitzCertifier, LipschitzName, LipschitzOutcome, Mixtures,
+    Threshold,
+};
 pub use pairwise::Contest;
 use paper::Statement;
 pub use paper::{
@@ -157,7 +163,8 @@ impl FromStr for CertificateName {
     }
 }
 
-/// Verdict on one query. Only `Certified` is a proof; it is wrong with probability at most `α`.
+/// Verdict on one query. Only `Certified` is a proof: of samples it is wrong with probability at most `α`, of a Lipschitz
+/// bound never.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict")]
 pub enum Verdict {
@@ -253,6 +260,12 @@ pub enum CertificateError {
     /// A similarity threshold must be a number.
     #[error("the similarity threshold is {0}, wanted a finite number")]
     SimilarityThreshold(f64),
+    /// A distance threshold must be a length.
+    #[error("the distance threshold is {0}, wanted a finite number that is not negative")]
+    DistanceThreshold(f64),
+    /// No Lipschitz certificate has this name.
+    #[error("`{0}` is not a Lipschitz certificate, wanted one of lipschitz, lipschitz-margin")]
+    UnknownLipschitzName(String),
     /// Adaptive sampling asks for its samples in order.
     #[error("{found} samples were shown to an adaptive test that wanted {wanted}")]
     UnwantedSamples {

@@ -43,7 +43,7 @@ pub enum EvaluationError {
     TooMany(usize),
 }
 
-/// What a failure probability speaks of.
+/// How often certificates may be wrong, and what a failure probability speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Guarantee {
@@ -57,6 +57,8 @@ pub enum Guarantee {
         /// Failure probability of the whole table.
         alpha: Alpha,
     },
+    /// No chance is involved: the certificates follow from a bound on the encoder itself.
+    Always,
 }
 
 impl Guarantee {
@@ -65,6 +67,7 @@ impl Guarantee {
         match self {
             Guarantee::PerQuery { alpha } => alpha.get() * f64::from(queries),
             Guarantee::Simultaneous { alpha } => alpha.get(),
+            Guarantee::Always => 0.0,
         }
     }
 }
@@ -77,6 +80,9 @@ impl fmt::Display for Guarantee {
             }
             Guarantee::Simultaneous { alpha } => {
                 write!(formatter, "all certificates hold at once except with probability at most {alpha}")
+            }
+            Guarantee::Always => {
+                formatter.write_str("every certificate holds always: no noise and no chance is involved")
             }
         }
     }
@@ -199,7 +205,7 @@ pub struct Summary {
     pub average_finite_radius: f64,
     /// Queries with an unbounded radius.
     pub unbounded: u32,
-    /// What the failure probability speaks of.
+    /// How often the certificates may be wrong.
     pub guarantee: Guarantee,
     #[serde(skip)]
     ascending: Vec<f64>,
@@ -318,5 +324,8 @@ mod tests {
         let all = Guarantee::Simultaneous { alpha: Alpha::new(0.05).unwrap() };
         assert_eq!(all.expected_failures(500), 0.05);
         assert!(all.to_string().contains("at once"));
+        let always = Guarantee::Always;
+        assert_eq!(always.expected_failures(500), 0.0);
+        assert!(always.to_string().contains("always") && !always.to_string().contains("probability"));
     }
 }

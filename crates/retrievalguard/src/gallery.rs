@@ -24,6 +24,7 @@
 
 mod edit;
 mod extent;
+mod nearby;
 mod relevance;
 mod rivals;
 mod scores;
@@ -37,6 +38,7 @@ use serde::{Deserialize, Serialize};
 pub use edit::NewItem;
 pub(crate) use extent::Extent;
 pub use extent::SearchError;
+pub(crate) use nearby::Nearby;
 pub use relevance::{Positives, Relevance, RowRelevance};
 pub use rivals::RivalSet;
 pub(crate) use rivals::{AheadBatch, Answers, NearestDistances, positive_rows, queries_per_pass};

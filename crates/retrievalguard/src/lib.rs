@@ -65,7 +65,9 @@ pub mod storage;
 pub mod views;
 
 pub use embedding::{Embedder, EmbedderFailure};
-pub use parameters::{Alpha, NormBound, ParameterError, SampleCount, Seed, Sigma, TargetRadius};
+pub use parameters::{
+    Alpha, ForwardError, LipschitzConstant, NormBound, ParameterError, SampleCount, Seed, Sigma, TargetRadius,
+};
 pub use samples::{Components, Excess, SampleError, Samples};
 pub use smoothing::{Picture, SmoothedEmbedding, Smoother, SmoothingError};
 

@@ -37,6 +37,12 @@ pub enum ParameterError {
     /// A radius to be decided must be positive and finite.
     #[error("target radius is {0}, wanted a finite number above 0")]
     TargetRadius(f64),
+    /// A Lipschitz constant must be positive, finite and far from the ends of the range of `f64`.
+    #[error("Lipschitz constant is {0}, wanted a number from 1e-12 to 1e12")]
+    LipschitzConstant(f64),
+    /// A bound on a forward error is not negative.
+    #[error("forward error is {0}, wanted a finite number that is not negative")]
+    ForwardError(f64),
     /// Text that is not a number at all.
     #[error("{parameter} is `{text}`, wanted {wanted}")]
     Text {
@@ -155,6 +161,25 @@ checked_float!(
     "target radius",
     |value| value.is_finite() && value > 0.0
 );
+
+checked_float!(
+    /// Lipschitz constant `L` of an encoder: `‖h(x) − h(y)‖₂ ≤ L‖x − y‖₂` for all pictures, pixels in `[0, 1]`.
+    LipschitzConstant,
+    "Lipschitz constant",
+    |value| (1e-12..=1e12).contains(&value)
+);
+
+checked_float!(
+    /// Bound `e` on `‖ĥ − h‖₂`: how far what an encoder computes is from the function that is Lipschitz.
+    ForwardError,
+    "forward error",
+    |value| value.is_finite() && value >= 0.0
+);
+
+impl ForwardError {
+    /// The encoder computes without rounding.
+    pub const NONE: ForwardError = ForwardError(0.0);
+}
 
 impl Sigma {
     /// The level at which certificates are computed: the smaller of `σ` and the `f32` number the noise is scaled by.
@@ -302,7 +327,9 @@ mod tests {
             ParameterError::Sigma(value)
             | ParameterError::Alpha(value)
             | ParameterError::NormBound(value)
-            | ParameterError::TargetRadius(value) => value.to_bits(),
+            | ParameterError::TargetRadius(value)
+            | ParameterError::LipschitzConstant(value)
+            | ParameterError::ForwardError(value) => value.to_bits(),
             ParameterError::SampleCount(value) => *value,
             ParameterError::Text { .. } => panic!("not a value"),
         }
@@ -316,6 +343,7 @@ mod tests {
                 Alpha::new(value).unwrap_err(),
                 NormBound::new(value).unwrap_err(),
                 TargetRadius::new(value).unwrap_err(),
+                LipschitzConstant::new(value).unwrap_err(),
             ];
             for error in &errors {
                 assert_eq!(carried(error), value.to_bits(), "{error:?}");
@@ -325,6 +353,10 @@ mod tests {
             assert!(matches!(errors[2], ParameterError::NormBound(_)));
             assert!(matches!(errors[3], ParameterError::TargetRadius(_)));
         }
+        for value in [f64::NAN, f64::INFINITY, -1e-300] {
+            assert_eq!(carried(&ForwardError::new(value).unwrap_err()), value.to_bits());
+        }
+        assert_eq!(ForwardError::new(0.0), Ok(ForwardError::NONE));
         assert_eq!(Alpha::new(1.0), Err(ParameterError::Alpha(1.0)));
         assert_eq!(SampleCount::new(0), Err(ParameterError::SampleCount(0)));
         assert_eq!(SampleCount::new(1 << 32), Err(ParameterError::SampleCount(1 << 32)));

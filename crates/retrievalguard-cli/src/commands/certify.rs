@@ -5,8 +5,8 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::certify_samples;
 use super::run_directory::{log_run, own_command};
+use super::{certify_embeddings, certify_samples};
 use crate::arguments::{
     Certificates, DataArgs, EngineArgs, RetrieverArg, components, in_flags, sigma_for, tell_skipped,
 };
@@ -32,23 +32,27 @@ use retrievalguard_encoder::run::Procedure;
 use retrievalguard_encoder::table::ResultTable;
 use retrievalguard_worker::{Notes, RunStore, Sharing, share};
 
+/// What stands in for pictures and an encoder.
+const MADE_ELSEWHERE: [&str; 2] = ["samples_file", "embeddings_file"];
+
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
     after_help = "Examples:\n  \
         retrievalguard certify queries/ --gallery products.gallery --model encoder.onnx --out run\n  \
-        retrievalguard certify --samples-file S.npy --gallery-file G.npy --gallery-labels L.txt --sigma 0.1 --json\n\n\
+        retrievalguard certify --samples-file S.npy --gallery-file G.npy --gallery-labels L.txt --sigma 0.1 --json\n  \
+        retrievalguard certify --embeddings-file E.npy --gallery-file G.npy --gallery-labels L.txt --lipschitz 1.0 --json\n\n\
         The same command run again continues an interrupted run and ends with the same bytes."
 )]
 pub(crate) struct CertifyArgs {
     /// Pictures to certify: a folder of folders, a CSV list, or a data set's folder
-    #[arg(required_unless_present = "samples_file")]
+    #[arg(required_unless_present_any = MADE_ELSEWHERE)]
     queries: Option<PathBuf>,
     /// Gallery to search in, as written by `retrievalguard index`
-    #[arg(long, value_name = "DIR", required_unless_present = "samples_file")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = MADE_ELSEWHERE)]
     gallery: Option<PathBuf>,
     /// Encoder in ONNX
-    #[arg(long, value_name = "FILE", required_unless_present = "samples_file")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = MADE_ELSEWHERE)]
     model: Option<PathBuf>,
     /// Model config of the encoder, if it is not beside it as encoder.toml or config.json
     #[arg(long, value_name = "FILE")]
@@ -57,7 +61,7 @@ pub(crate) struct CertifyArgs {
     #[arg(long, value_name = "DIR", default_value = "certificates")]
     out: PathBuf,
     /// Standard deviation of the noise, in pixels scaled to [0, 1]; that of the gallery by default
-    #[arg(long, allow_negative_numbers = true, required_unless_present = "gallery")]
+    #[arg(long, allow_negative_numbers = true, required_unless_present_any = ["gallery", "embeddings_file"])]
     pub(super) sigma: Option<Sigma>,
     /// Probability that a certificate is wrong
     #[arg(long, default_value = "0.01", allow_negative_numbers = true)]
@@ -81,9 +85,9 @@ pub(crate) struct CertifyArgs {
     /// Decide this radius with as few samples as possible (half-space, vote or pairwise)
     #[arg(long, value_name = "RADIUS", allow_negative_numbers = true)]
     target_radius: Option<TargetRadius>,
-    /// Radii for recall@1 to recall@K (half-space only)
+    /// Radii for recall@1 to recall@K (half-space, and lipschitz of --embeddings-file)
     #[arg(long, value_name = "K", default_value = "1")]
-    top_k: NonZeroUsize,
+    pub(super) top_k: NonZeroUsize,
     /// Plan the bets of half-space again while samples come in: larger radii where the pilot is small, for more computing
     #[arg(long)]
     replan_bets: bool,
@@ -116,6 +120,8 @@ pub(crate) struct CertifyArgs {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) files: certify_samples::SampleFiles,
+    #[command(flatten)]
+    pub(super) embeddings: certify_embeddings::EmbeddingFile,
     #[command(flatten)]
     data: DataArgs,
     #[command(flatten)]
@@ -168,10 +174,13 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     if arguments.files.samples_file.is_some() {
         return certify_samples::run(arguments, out);
     }
+    if arguments.embeddings.embeddings_file.is_some() {
+        return certify_embeddings::run(arguments, out);
+    }
     let (Some(queries), Some(gallery), Some(model)) =
         (&arguments.queries, &arguments.gallery, &arguments.model)
     else {
-        bail!("wanted pictures with --gallery and --model, or --samples-file")
+        bail!("wanted pictures with --gallery and --model, or --samples-file, or --embeddings-file")
     };
     let options = arguments.options();
     options.check().map_err(in_flags)?;

@@ -50,11 +50,11 @@ pub(crate) struct SampleFiles {
     pilot_file: Option<PathBuf>,
     /// Gallery vectors, .npy: (items, k)
     #[arg(long, value_name = "FILE", requires = "gallery_labels")]
-    gallery_file: Option<PathBuf>,
+    pub(super) gallery_file: Option<PathBuf>,
     /// Labels of the gallery, one per line
     #[arg(long, value_name = "FILE")]
-    gallery_labels: Option<PathBuf>,
-    /// Label to certify; the pilot's answer if absent
+    pub(super) gallery_labels: Option<PathBuf>,
+    /// Label to certify; what is retrieved (by the pilot) if absent
     #[arg(long, conflicts_with = "labels_file")]
     label: Option<String>,
     /// One label per query, one per line
@@ -142,7 +142,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<Matrix>> {
 }
 
 /// The labels to certify, one per query, or none where the pilot decides.
-fn labels(arguments: &CertifyArgs, queries: usize) -> anyhow::Result<Vec<String>> {
+pub(super) fn labels(arguments: &CertifyArgs, queries: usize) -> anyhow::Result<Vec<String>> {
     let files = &arguments.files;
     if let Some(label) = &files.label {
         return Ok(vec![label.clone(); queries]);

@@ -9,6 +9,9 @@ use retrievalguard::Embedder;
 use retrievalguard::storage::npy;
 use retrievalguard_encoder::check::{CheckOptions, check_model};
 use retrievalguard_encoder::dataset::Role;
+use retrievalguard_encoder::graph::Model;
+use retrievalguard_encoder::graph::bound::{Above, BoundReading, LayerBound};
+use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::pipeline::{EncoderInputs, PictureOutcome, PipelineError};
 
 use crate::arguments::{DataArgs, ModelArgs, tell_skipped};
@@ -17,11 +20,17 @@ use crate::progress::tell;
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
-    after_help = "Example: retrievalguard check-model pictures --model encoder.onnx --limit 16"
+    after_help = "Examples:\n  \
+        retrievalguard check-model pictures --model encoder.onnx --limit 16\n  \
+        retrievalguard check-model --lipschitz --model encoder.onnx"
 )]
 pub(crate) struct CheckModelArgs {
     /// Pictures to run it on: a folder or a list
-    pictures: PathBuf,
+    #[arg(required_unless_present = "lipschitz")]
+    pictures: Option<PathBuf>,
+    /// Bound its Lipschitz constant from its weights, layer by layer; runs nothing
+    #[arg(long, conflicts_with_all = ["pictures", "reference", "tolerance", "split", "format", "limit", "every", "boxes"])]
+    lipschitz: bool,
     /// Embeddings of these pictures made elsewhere, as .npy, to compare with
     #[arg(long, value_name = "FILE")]
     reference: Option<PathBuf>,
@@ -38,6 +47,10 @@ pub(crate) struct CheckModelArgs {
 }
 
 pub(super) fn run(arguments: &CheckModelArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    if arguments.lipschitz {
+        return bound(arguments, out);
+    }
+    let Some(pictures) = &arguments.pictures else { bail!("wanted pictures, or --lipschitz") };
     // Which engine was found matters only once the model has passed: what is wrong with it is said first.
     let notices = RefCell::new(Vec::new());
     let embedder = arguments.model.engine.open_telling(
@@ -45,7 +58,7 @@ pub(super) fn run(arguments: &CheckModelArgs, out: &mut dyn Write) -> anyhow::Re
         arguments.model.contract.as_deref(),
         |notice| notices.borrow_mut().push(notice.to_owned()),
     )?;
-    let mut records = arguments.data.read(&arguments.pictures, Role::Query)?.chosen;
+    let mut records = arguments.data.read(pictures, Role::Query)?.chosen;
     // More pictures say no more, unless there is something to compare each with.
     if arguments.reference.is_none() {
         records = records.subset(0..records.len().min(64));
@@ -104,6 +117,43 @@ pub(super) fn run(arguments: &CheckModelArgs, out: &mut dyn Write) -> anyhow::Re
     }
     for notice in notices.into_inner() {
         tell(format_args!("note: {notice}"));
+    }
+    Ok(())
+}
+
+/// How fast the encoder can move, or the first operator for which nobody knows.
+fn bound(arguments: &CheckModelArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let path = &arguments.model.model;
+    let config = match &arguments.model.contract {
+        Some(contract) => ModelConfig::read(contract)?,
+        None => ModelConfig::for_model(path)?,
+    };
+    let model = Model::read(path)?;
+    let reading = BoundReading::of(&model, &config)?;
+    if arguments.json {
+        writeln!(out, "{:#}", serde_json::to_value(&reading)?)?;
+    }
+    let bound = match &reading {
+        BoundReading::Bounded(bound) => bound,
+        BoundReading::Unknown { .. } => bail!("{reading}"),
+    };
+    if arguments.json {
+        return Ok(());
+    }
+    for layer in &bound.layers {
+        let LayerBound { node, operator, factor, so_far } = layer;
+        writeln!(out, "{node:<28} {operator:<18} {:<14.9} {:.9}", Above(*factor), Above(*so_far))?;
+    }
+    writeln!(out, "Lipschitz constant   at most {:.9}", Above(bound.constant))?;
+    // A picture of this size that is white everywhere; radii come on top of it.
+    let norm = (config.picture_shape().iter().product::<usize>() as f64).sqrt();
+    for (engine, error) in [("f64", bound.double_error), ("f32", bound.single_error)] {
+        let error = error.at(norm)?;
+        writeln!(
+            out,
+            "forward error in {engine}  at most {:.3e} for pictures of norm {norm:.1}",
+            error.get() * 1.001
+        )?;
     }
     Ok(())
 }

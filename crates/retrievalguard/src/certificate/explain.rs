@@ -241,6 +241,20 @@ pub fn statement_in_words(reference: &str) -> Option<&'static str> {
             "a bet may depend on every sample before the one it is about; the radii that are tried may not",
         ),
         ("theory 13", "an item counts once, however many of its views are near; its weakest view decides"),
+        ("Section 3.1", "an embedding that moves by less than half of its margin keeps its nearest label"),
+        (
+            "theory 14.1",
+            "an embedding moves by at most L‖δ‖ + 2e, so it stays on its side of a plane that is farther away: always",
+        ),
+        (
+            "theory 14.2, mixtures",
+            "where a wrong item comes before several right ones is an intersection, at least as far as any of its sides",
+        ),
+        (
+            "theory 14.2",
+            "a wrong item can come first only behind its bisector with every right item; the nearest such place decides",
+        ),
+        ("theory 14.3", "a similarity changes sides at a plane, a distance at a sphere"),
         ("theory 3", "every noisy copy votes for the label of the item that is nearest to it"),
     ];
     table.iter().find(|(prefix, _)| reference.starts_with(prefix)).map(|&(_, words)| words)

@@ -83,7 +83,7 @@ impl QueryNorm {
 
 impl Query<'_> {
     /// Squared distance to a stored vector exactly as the double loop computes it.
-    fn squared_distance(&self, vector: &[f32]) -> f64 {
+    pub(super) fn squared_distance(&self, vector: &[f32]) -> f64 {
         self.values.iter().zip(vector).fold(0.0, |sum, (&query, &stored)| {
             let difference = query - f64::from(stored);
             sum + difference * difference
@@ -286,12 +286,16 @@ impl Tile<'_> {
 
     /// Rows with a score up to the cutoff, ascending, with their score and label.
     pub(super) fn candidates(&self, cutoff: f32) -> impl Iterator<Item = (usize, f32, Label)> {
-        let scores = self.half_norms.iter().zip(self.dots.iter()).map(|(half, dot)| half - dot);
-        scores
+        self.scores()
             .zip(self.labels)
             .zip(self.first_row..)
             .filter(move |&((score, _), _)| score <= cutoff)
             .map(|((score, &label), row)| (row, score, label))
+    }
+
+    /// The scores of its rows in order, infinite where hidden.
+    pub(super) fn scores(&self) -> impl Iterator<Item = f32> {
+        self.half_norms.iter().zip(self.dots.iter()).map(|(half, dot)| half - dot)
     }
 
     /// Bound on `|score − key|` for every row of the tile, infinite if `f32` can say nothing about the query.

@@ -175,6 +175,14 @@ impl Array {
         &self.values
     }
 
+    /// The numbers in double precision, which loses nothing.
+    pub fn into_f64(self) -> Vec<f64> {
+        match self.values {
+            Values::F32(values) => values.into_iter().map(f64::from).collect(),
+            Values::F64(values) => values,
+        }
+    }
+
     /// The numbers in single precision: double precision is rounded, and infinite beyond the range of `f32`.
     pub fn into_f32(self) -> Vec<f32> {
         match self.values {

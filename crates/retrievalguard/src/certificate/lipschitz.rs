@@ -1,0 +1,565 @@
+//! `lipschitz` and `lipschitz-margin`: one embedding, no noise, no `α` (theory, section 13).
+//!
+//! An encoder with `‖h(x) − h(y)‖ ≤ L‖x − y‖` cannot carry a picture across the bisector of a right and a wrong item
+//! faster than `L` allows. What follows is arithmetic without chance: it holds always. The constant is someone's proof,
+//! not ours; [`ConstantOrigin`] says whose.
+//!
+//! ```
+//! use retrievalguard::certificate::{LipschitzBound, LipschitzCertifier, LipschitzName, Verdict};
+//! use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
+//! use retrievalguard::LipschitzConstant;
+//!
+//! let names = |word: &str| vec![format!("{word} 0"), format!("{word} 1")];
+//! let gallery = Gallery::new(vec![1.0, 0.0, -1.0, 0.0], 2, names("item"), &names("label"), Metric::Euclidean)?;
+//! let bound = LipschitzBound::stated(LipschitzConstant::new(1.0)?);
+//! let relevance = Relevance::new(Positives::Item(0), vec![]);
+//! let certifier = LipschitzCertifier::new(&gallery, bound);
+//! let outcome = certifier.certify(LipschitzName::Lipschitz, &[0.5, 3.0], &relevance)?;
+//!
+//! // The bisector is the second axis, and 0.5 away; the margin of the distances says 0.16.
+//! let Verdict::Certified { radius } = outcome.verdict() else { panic!("{}", outcome.explain) };
+//! assert!(radius.get() <= 0.5 && radius.get() > 0.5 - 1e-12);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bisector;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use self::bisector::{Facing, norm, slop};
+use super::{CertificateError, Explanation, Radius, Similarity, Verdict};
+use crate::gallery::{Gallery, Nearby, Neighbour, Positives, Relevance};
+use crate::{ForwardError, LipschitzConstant};
+
+/// Queries whose scores are kept at a time.
+const TOGETHER: usize = 16;
+
+/// Names of the certificates that need no noise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LipschitzName {
+    /// Distances to the bisectors of right and wrong items.
+    Lipschitz,
+    /// Half the margin of the distances: the remark that ends the paper's section 3.1.
+    LipschitzMargin,
+}
+
+impl LipschitzName {
+    /// Both, in the order in which tables show them.
+    pub const ALL: [LipschitzName; 2] = [LipschitzName::Lipschitz, LipschitzName::LipschitzMargin];
+
+    /// The name as users write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LipschitzName::Lipschitz => "lipschitz",
+            LipschitzName::LipschitzMargin => "lipschitz-margin",
+        }
+    }
+}
+
+impl fmt::Display for LipschitzName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.as_str())
+    }
+}
+
+impl FromStr for LipschitzName {
+    type Err = CertificateError;
+
+    fn from_str(text: &str) -> Result<Self, CertificateError> {
+        LipschitzName::ALL
+            .into_iter()
+            .find(|name| name.as_str() == text)
+            .ok_or_else(|| CertificateError::UnknownLipschitzName(text.to_owned()))
+    }
+}
+
+/// Who says that the constant is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConstantOrigin {
+    /// It was computed from the encoder's weights.
+    Verified,
+    /// The caller says so.
+    Stated,
+}
+
+impl fmt::Display for ConstantOrigin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            ConstantOrigin::Verified => "verified from the encoder's weights",
+            ConstantOrigin::Stated => "the caller's word",
+        })
+    }
+}
+
+/// What is known about an encoder: how fast it moves, and how far what it computes is from the function that does.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LipschitzBound {
+    /// `L`.
+    pub constant: LipschitzConstant,
+    /// `e`, at every picture inside the certified ball and at its centre.
+    pub forward_error: ForwardError,
+    /// Whose proof it is.
+    pub origin: ConstantOrigin,
+}
+
+impl LipschitzBound {
+    /// The caller's word for an encoder that computes exactly.
+    pub fn stated(constant: LipschitzConstant) -> Self {
+        Self { constant, forward_error: ForwardError::NONE, origin: ConstantOrigin::Stated }
+    }
+
+    /// A certified radius for embeddings that may move by less than `reach`, rounded down.
+    ///
+    /// ```text
+    /// r = (reach − 2e)/L
+    /// ```
+    ///
+    /// `‖ĥ(x+δ) − ĥ(x)‖ ≤ L‖δ‖ + 2e`, which stays below `reach` for `‖δ‖ < r`.
+    fn radius(&self, reach: f64) -> f64 {
+        let error = 2.0 * self.forward_error.get();
+        let left = (reach - error) - 4.0 * f64::EPSILON * (reach.abs() + error);
+        left / self.constant.get() * (1.0 - 4.0 * f64::EPSILON)
+    }
+}
+
+/// How many right items may stand together against one wrong item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mixtures {
+    /// One: the distance to the nearer side of the best bisector.
+    #[default]
+    One,
+    /// At most this many: the exact distance to where the wrong item comes before all of them.
+    UpTo(NonZeroUsize),
+}
+
+/// On which side of a threshold a distance must stay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Distance {
+    /// `‖h − v‖` stays below the threshold: still the same picture.
+    Below(f64),
+    /// `‖h − v‖` stays above the threshold: still a stranger.
+    Above(f64),
+}
+
+/// A question about one item, without search.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Threshold {
+    /// About `⟨h, v⟩`.
+    Similarity(Similarity),
+    /// About `‖h − v‖`.
+    Distance(Distance),
+}
+
+/// Verdicts that hold always, and every number that led to the first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LipschitzOutcome {
+    /// Which certificate this is.
+    pub name: LipschitzName,
+    /// Verdict for Recall@1, Recall@2, …; all of them hold at once.
+    pub verdicts: Vec<Verdict>,
+    /// The chain of numbers behind the verdict for Recall@1.
+    pub explain: Explanation,
+}
+
+impl LipschitzOutcome {
+    /// The verdict for Recall@1.
+    pub fn verdict(&self) -> Verdict {
+        self.verdicts.first().copied().unwrap_or(Verdict::Abstained)
+    }
+}
+
+/// A gallery and a bound on the encoder: everything but the query.
+#[derive(Clone, Copy, Debug)]
+pub struct LipschitzCertifier<'a> {
+    gallery: &'a Gallery,
+    bound: LipschitzBound,
+    mixtures: Mixtures,
+    top_k: NonZeroUsize,
+}
+
+impl<'a> LipschitzCertifier<'a> {
+    /// A certifier for embeddings by an encoder with this bound.
+    pub fn new(gallery: &'a Gallery, bound: LipschitzBound) -> Self {
+        Self { gallery, bound, mixtures: Mixtures::One, top_k: NonZeroUsize::MIN }
+    }
+
+    /// How many right items may stand together; one by default, which costs a percent or two of the radius.
+    #[must_use]
+    pub fn mixtures(self, mixtures: Mixtures) -> Self {
+        Self { mixtures, ..self }
+    }
+
+    /// Radii for Recall@1 to Recall@k.
+    #[must_use]
+    pub fn top_k(self, top_k: NonZeroUsize) -> Self {
+        Self { top_k, ..self }
+    }
+
+    /// The gallery that is searched.
+    pub fn gallery(&self) -> &'a Gallery {
+        self.gallery
+    }
+
+    /// What is known about the encoder.
+    pub fn bound(&self) -> LipschitzBound {
+        self.bound
+    }
+
+    /// The stored item nearest to an embedding.
+    pub fn retrieve(
+        &self,
+        embedding: &[f64],
+        excluded: &[usize],
+    ) -> Result<Option<Neighbour>, CertificateError> {
+        self.check_dimension(embedding)?;
+        Ok(self.gallery.nearest(embedding, 1, |_| excluded)?.into_iter().flatten().next())
+    }
+
+    /// Computes one certificate of one embedding.
+    pub fn certify(
+        &self,
+        name: LipschitzName,
+        embedding: &[f64],
+        relevance: &Relevance,
+    ) -> Result<LipschitzOutcome, CertificateError> {
+        self.check_dimension(embedding)?;
+        let mut outcome = None;
+        self.certify_each(
+            &[name],
+            embedding,
+            |_| relevance,
+            |_, outcomes| {
+                outcome = outcomes.into_iter().next();
+            },
+        )?;
+        outcome.ok_or(CertificateError::NoNegatives)
+    }
+
+    /// Computes certificates of many embeddings, laid end to end; the gallery is read once for a batch of them.
+    ///
+    /// `relevance` is asked with the position of a query, and `visit` is shown its outcomes in the order of `names`.
+    pub fn certify_each<'relevance>(
+        &self,
+        names: &[LipschitzName],
+        embeddings: &[f64],
+        relevance: impl Fn(usize) -> &'relevance Relevance,
+        mut visit: impl FnMut(usize, Vec<LipschitzOutcome>),
+    ) -> Result<(), CertificateError> {
+        self.gallery.extent().check_with_relevance(embeddings, &relevance)?;
+        let dimension = self.gallery.dimension();
+        for (group, first) in embeddings.chunks(TOGETHER * dimension).zip((0..).step_by(TOGETHER)) {
+            let nearby =
+                Nearby::new(self.gallery, group, |place| relevance(first + place).excluded.as_slice());
+            for (place, embedding) in group.chunks_exact(dimension).enumerate() {
+                let query = Question::new(self, &nearby, place, embedding, relevance(first + place))?;
+                visit(first + place, names.iter().map(|&name| query.answer(name)).collect());
+            }
+        }
+        Ok(())
+    }
+
+    /// Radius inside which a similarity or a distance to one row stays on its side of a threshold.
+    ///
+    /// [`Verdict::Misretrieved`] means that it is on the other side already. Several statements that hold always hold
+    /// together, so "the same item stays first, and within this distance" has the smaller of the two radii.
+    ///
+    /// ```
+    /// use retrievalguard::certificate::{Distance, LipschitzBound, LipschitzCertifier, Threshold};
+    /// use retrievalguard::gallery::{Gallery, Metric};
+    /// use retrievalguard::LipschitzConstant;
+    ///
+    /// let gallery = Gallery::new(vec![3.0, 4.0], 2, vec!["a".into()], &["a"], Metric::Euclidean)?;
+    /// let certifier = LipschitzCertifier::new(&gallery, LipschitzBound::stated(LipschitzConstant::new(2.0)?));
+    /// let outcome = certifier.threshold(&[0.0, 0.0], 0, Threshold::Distance(Distance::Below(6.0)))?;
+    /// let radius = outcome.verdict().radius().ok_or("no radius")?.get();
+    /// assert!(radius <= 0.5 && radius > 0.5 - 1e-12);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn threshold(
+        &self,
+        embedding: &[f64],
+        row: usize,
+        threshold: Threshold,
+    ) -> Result<LipschitzOutcome, CertificateError> {
+        self.check_dimension(embedding)?;
+        let relevance = Relevance::new(Positives::Item(row), vec![]);
+        self.gallery.extent().check_with_relevance(embedding, |_| &relevance)?;
+        let vector = self.gallery.vector(row);
+        let allowance = slop(vector.len());
+        let (quantity, found, limit, holds, reach) = match threshold {
+            Threshold::Similarity(side) => {
+                let (sign, limit) = match side {
+                    Similarity::Above(limit) => (1.0, limit),
+                    Similarity::Below(limit) => (-1.0, limit),
+                };
+                if !limit.is_finite() {
+                    return Err(CertificateError::SimilarityThreshold(limit));
+                }
+                let length = norm(vector.iter().map(|&value| f64::from(value)));
+                if length == 0.0 {
+                    return Err(CertificateError::ZeroVector);
+                }
+                let found: f64 =
+                    embedding.iter().zip(vector).map(|(&left, &right)| left * f64::from(right)).sum();
+                let reach = sign * (found - limit) / length
+                    - 4.0 * allowance * (norm(embedding.iter().copied()) + limit.abs() / length);
+                ("similarity", found, limit, sign * found > sign * limit, reach)
+            }
+            Threshold::Distance(side) => {
+                let (sign, limit) = match side {
+                    Distance::Above(limit) => (1.0, limit),
+                    Distance::Below(limit) => (-1.0, limit),
+                };
+                if !(limit.is_finite() && limit >= 0.0) {
+                    return Err(CertificateError::DistanceThreshold(limit));
+                }
+                let found = super::squared_distance(embedding, vector).sqrt();
+                let reach = sign * (found - limit) - 4.0 * allowance * (found + limit);
+                ("distance", found, limit, sign * found > sign * limit, reach)
+            }
+        };
+        let mut explain = self.explain_bound();
+        explain.add(quantity, found, "theory 14.3").add("threshold", limit, "theory 14.3").add(
+            "distance from it",
+            reach,
+            "theory 14.3",
+        );
+        let verdict = self.verdict(holds, reach);
+        explain.conclude(verdict, "theory 14.1");
+        Ok(LipschitzOutcome { name: LipschitzName::Lipschitz, verdicts: vec![verdict], explain })
+    }
+
+    fn check_dimension(&self, embedding: &[f64]) -> Result<(), CertificateError> {
+        let (found, wanted) = (embedding.len(), self.gallery.dimension());
+        if found == wanted { Ok(()) } else { Err(CertificateError::DimensionMismatch { found, wanted }) }
+    }
+
+    fn verdict(&self, retrieved: bool, reach: f64) -> Verdict {
+        let radius = self.bound.radius(reach);
+        Verdict::from_radius(retrieved, radius.is_finite().then_some(Radius::Finite(radius)))
+    }
+
+    fn explain_bound(&self) -> Explanation {
+        let mut explain = Explanation::default();
+        explain
+            .add("Lipschitz constant L", self.bound.constant.get(), "theory 14.1")
+            .add("L is", self.bound.origin.to_string().as_str(), "theory 14.1")
+            .add("forward error e", self.bound.forward_error.get(), "theory 14.1");
+        explain
+    }
+}
+
+/// One embedding before the gallery: the distances that every certificate needs.
+struct Question<'q> {
+    certifier: &'q LipschitzCertifier<'q>,
+    nearby: &'q Nearby<'q>,
+    place: usize,
+    embedding: &'q [f64],
+    relevance: &'q Relevance,
+    /// All right items, the nearest first.
+    positives: Vec<Neighbour>,
+    /// The `top_k` nearest wrong items.
+    negatives: Vec<Neighbour>,
+}
+
+/// How far an embedding may move before a wrong item can come first, and which right item stands against it.
+#[derive(Clone, Copy, Debug)]
+struct Reach {
+    distance: f64,
+    negative: usize,
+    positive: usize,
+    together: usize,
+}
+
+impl<'q> Question<'q> {
+    fn new(
+        certifier: &'q LipschitzCertifier<'q>,
+        nearby: &'q Nearby<'q>,
+        place: usize,
+        embedding: &'q [f64],
+        relevance: &'q Relevance,
+    ) -> Result<Self, CertificateError> {
+        let mut question = Self {
+            certifier,
+            nearby,
+            place,
+            embedding,
+            relevance,
+            positives: Vec::new(),
+            negatives: Vec::new(),
+        };
+        let top_k = certifier.top_k.get();
+        question.positives = nearby.nearest(place, usize::MAX, |row| question.is_positive(row));
+        question.negatives = nearby.nearest(place, top_k, |row| !question.is_positive(row));
+        match question.negatives.len() {
+            0 => Err(CertificateError::NoNegatives),
+            negatives if negatives < top_k => Err(CertificateError::TopKTooLarge { top_k, negatives }),
+            _ => Ok(question),
+        }
+    }
+
+    fn is_positive(&self, row: usize) -> bool {
+        match self.relevance.positives {
+            Positives::Label(label) => self.certifier.gallery.label(row) == label,
+            Positives::Item(item) => row == item,
+            Positives::Absent => false,
+        }
+    }
+
+    fn answer(&self, name: LipschitzName) -> LipschitzOutcome {
+        let mut explain = self.certifier.explain_bound();
+        let Some(nearest) = self.positives.first() else {
+            let verdicts = vec![Verdict::Misretrieved; self.negatives.len()];
+            return LipschitzOutcome { name, verdicts, explain };
+        };
+        explain
+            .add("nearest right item", nearest.row, "theory 14.2")
+            .add("its distance", nearest.squared_distance.sqrt(), "theory 14.2")
+            .add("nearest wrong item", self.negatives[0].row, "theory 14.2")
+            .add("its distance, wrong", self.negatives[0].squared_distance.sqrt(), "theory 14.2");
+        let reaches = match name {
+            LipschitzName::Lipschitz => self.reaches(nearest, &mut explain),
+            LipschitzName::LipschitzMargin => self.half_margins(nearest, &mut explain),
+        };
+        let verdicts: Vec<Verdict> = reaches
+            .iter()
+            .zip(&self.negatives)
+            .map(|(&reach, negative)| {
+                self.certifier.verdict(nearest.squared_distance < negative.squared_distance, reach)
+            })
+            .collect();
+        explain.conclude(verdicts[0], "theory 14.1");
+        LipschitzOutcome { name, verdicts, explain }
+    }
+
+    /// How far the embedding may move before the k-th nearest wrong item can come before the nearest right one.
+    ///
+    /// ```text
+    /// (d_b − d_a)/2
+    /// ```
+    ///
+    /// Paper: Section 3.1, last lines, where it is divided by `L`. The allowance covers the rounding of both
+    /// distances, here and where the moved embedding is searched.
+    fn half_margins(&self, nearest: &Neighbour, explain: &mut Explanation) -> Vec<f64> {
+        let allowance = slop(self.embedding.len());
+        let near = nearest.squared_distance.sqrt();
+        let halves: Vec<f64> = self
+            .negatives
+            .iter()
+            .map(|negative| {
+                let far = negative.squared_distance.sqrt();
+                (far - near) / 2.0 - 2.0 * allowance * (far + near)
+            })
+            .collect();
+        explain.add("half of the margin", halves[0], "Section 3.1");
+        halves
+    }
+
+    /// How far the embedding may move before the first, second, … wrong item can come before every right one.
+    fn reaches(&self, nearest: &Neighbour, explain: &mut Explanation) -> Vec<f64> {
+        let top_k = self.negatives.len();
+        let mut smallest: Vec<Reach> = Vec::with_capacity(top_k + 1);
+        for negative in &self.negatives {
+            insert(&mut smallest, self.reach(negative, f64::INFINITY), top_k);
+        }
+        let mut looked_at = top_k;
+        let last = |smallest: &[Reach]| smallest.last().map_or(f64::INFINITY, |reach| reach.distance);
+        // Nothing below zero is ever certified, so the rest matters only above it.
+        if last(&smallest) > 0.0 {
+            let limit = self.clear_beyond(nearest, last(&smallest));
+            let first: Vec<usize> = self.negatives.iter().map(|negative| negative.row).collect();
+            let is_new = |row: usize| !self.is_positive(row) && !first.contains(&row);
+            for negative in self.nearby.within(self.place, limit, is_new) {
+                // Behind it all others are cleared, too: they come in the order of their distance.
+                if negative.squared_distance > self.clear_beyond(nearest, last(&smallest)) {
+                    break;
+                }
+                looked_at += 1;
+                let reach = self.reach(&negative, last(&smallest));
+                insert(&mut smallest, reach, top_k);
+            }
+        }
+        explain.add("wrong items looked at", looked_at, "theory 14.2");
+        if let Some(first) = smallest.first() {
+            explain.add("deciding wrong item", first.negative, "theory 14.2").add(
+                "right item against it",
+                first.positive,
+                "theory 14.2",
+            );
+            if first.together > 1 {
+                explain.add("right items together", first.together, "theory 14.2, mixtures");
+            }
+            explain.add("distance from the bisector", first.distance, "theory 14.1");
+        }
+        smallest.iter().map(|reach| reach.distance).collect()
+    }
+
+    /// A squared distance beyond which a wrong item is beaten inside `reach` whatever its direction.
+    ///
+    /// `M_ab ≥ (d_b − d_a)/2`, less the rounding of the search, grows with `d_b` (theory, section 14.2).
+    fn clear_beyond(&self, nearest: &Neighbour, reach: f64) -> f64 {
+        let allowance = slop(self.embedding.len());
+        let near = nearest.squared_distance.sqrt() * (1.0 + allowance);
+        let length = norm(self.embedding.iter().copied());
+        let cleared = |far: f64| {
+            let ahead = far - near;
+            ahead / 2.0 - 2.0 * allowance * (length + 4.0 * far + 4.0 * far * far / ahead)
+        };
+        let mut far = near + 2.0 * reach;
+        for _ in 0..8 {
+            if cleared(far) >= reach {
+                return far * far * (1.0 + 4.0 * allowance);
+            }
+            far += 3.0 * (reach - cleared(far)).max(allowance * far);
+        }
+        f64::INFINITY
+    }
+
+    /// How far the embedding may move before one wrong item can come before every right one; at least `enough` is not told
+    /// apart from more.
+    ///
+    /// ```text
+    /// max_a M_ab,    M_ab = (‖h − v_b‖² − ‖h − v_a‖²) / (2‖v_a − v_b‖)
+    /// ```
+    fn reach(&self, negative: &Neighbour, enough: f64) -> Reach {
+        let gallery = self.certifier.gallery;
+        let mut facing = Facing::new(self.embedding, gallery.vector(negative.row));
+        let mut best = Reach {
+            distance: f64::NEG_INFINITY,
+            negative: negative.row,
+            positive: self.positives[0].row,
+            together: 1,
+        };
+        for positive in &self.positives {
+            let distance = facing.against(positive.row, gallery.vector(positive.row));
+            if distance > best.distance {
+                (best.distance, best.positive) = (distance, positive.row);
+            }
+            if distance >= enough {
+                return best;
+            }
+        }
+        if let Mixtures::UpTo(most) = self.certifier.mixtures {
+            let (distance, together) = facing.together(most.get(), |row| gallery.vector(row));
+            if distance > best.distance {
+                (best.distance, best.together) = (distance, together);
+            }
+        }
+        best
+    }
+}
+
+/// Keeps the `count` smallest, ascending.
+fn insert(smallest: &mut Vec<Reach>, reach: Reach, count: usize) {
+    let place = smallest.partition_point(|other| other.distance <= reach.distance);
+    smallest.insert(place, reach);
+    smallest.truncate(count);
+}
