@@ -19,7 +19,7 @@ use super::certify_samples::{labels, words};
 use crate::progress::tell;
 
 /// What says nothing about one embedding per query.
-const NOT_WITH_EMBEDDINGS: [&str; 27] = [
+const NOT_WITH_EMBEDDINGS: [&str; 36] = [
     "samples_file",
     "pilot_file",
     "norm_bound",
@@ -47,6 +47,15 @@ const NOT_WITH_EMBEDDINGS: [&str; 27] = [
     "every",
     "boxes",
     "limit",
+    "format",
+    "out",
+    "share",
+    "chunk",
+    "engine",
+    "onnxruntime",
+    "provider",
+    "threads",
+    "batch",
 ];
 
 /// Embeddings of an encoder that moves no faster than a constant.

@@ -90,6 +90,11 @@ fn noise_alpha_and_samples_are_refused_beside_embeddings() {
         "--target-radius 0.1",
         "--norm-bound 1",
         "--jsonl",
+        "--out run",
+        "--share run",
+        "--engine rten",
+        "--threads 2",
+        "--leave-one-out always",
         "--samples-file E.npy",
     ] {
         let name = flag.split(' ').next().unwrap();

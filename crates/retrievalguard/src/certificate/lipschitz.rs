@@ -40,6 +40,9 @@ use crate::{ForwardError, LipschitzConstant};
 /// Queries whose scores are kept at a time.
 const TOGETHER: usize = 16;
 
+/// From this many wrong items that their distance alone does not clear, a second pass over the gallery is cheaper.
+const WIDE: usize = 2_000;
+
 /// Names of the certificates that need no noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -258,9 +261,19 @@ impl<'a> LipschitzCertifier<'a> {
         for (group, first) in embeddings.chunks(TOGETHER * dimension).zip((0..).step_by(TOGETHER)) {
             let nearby =
                 Nearby::new(self.gallery, group, |place| relevance(first + place).excluded.as_slice());
-            for (place, embedding) in group.chunks_exact(dimension).enumerate() {
-                let query = Question::new(self, &nearby, place, embedding, relevance(first + place))?;
-                visit(first + place, names.iter().map(|&name| query.answer(name)).collect());
+            let questions = group
+                .chunks_exact(dimension)
+                .enumerate()
+                .map(|(place, embedding)| {
+                    Question::new(self, &nearby, place, embedding, relevance(first + place))
+                })
+                .collect::<Result<Vec<_>, _>>()?;
+            let wide = names.contains(&LipschitzName::Lipschitz) && questions.iter().any(Question::is_wide);
+            let anchors: Vec<f64> = questions.iter().flat_map(Question::anchor).collect();
+            let anchors = wide.then(|| Nearby::new(self.gallery, &anchors, |_| &[]));
+            for (place, question) in questions.iter().enumerate() {
+                let answer = |&name: &LipschitzName| question.answer(name, anchors.as_ref());
+                visit(first + place, names.iter().map(answer).collect());
             }
         }
         Ok(())
@@ -368,6 +381,10 @@ struct Question<'q> {
     positives: Vec<Neighbour>,
     /// The `top_k` nearest wrong items.
     negatives: Vec<Neighbour>,
+    /// How far the embedding may move before each of those can come first, ascending.
+    first: Vec<Reach>,
+    /// `‖h‖`.
+    length: f64,
 }
 
 /// How far an embedding may move before a wrong item can come first, and which right item stands against it.
@@ -395,6 +412,8 @@ impl<'q> Question<'q> {
             relevance,
             positives: Vec::new(),
             negatives: Vec::new(),
+            first: Vec::new(),
+            length: norm(embedding.iter().copied()),
         };
         let top_k = certifier.top_k.get();
         question.positives = nearby.nearest(place, usize::MAX, |row| question.is_positive(row));
@@ -402,8 +421,33 @@ impl<'q> Question<'q> {
         match question.negatives.len() {
             0 => Err(CertificateError::NoNegatives),
             negatives if negatives < top_k => Err(CertificateError::TopKTooLarge { top_k, negatives }),
-            _ => Ok(question),
+            _ => {
+                if !question.positives.is_empty() {
+                    for negative in &question.negatives {
+                        let reach = question.reach(negative, f64::INFINITY);
+                        insert(&mut question.first, reach, top_k);
+                    }
+                }
+                Ok(question)
+            }
         }
+    }
+
+    /// Whether many wrong items are left that their distance alone does not clear.
+    fn is_wide(&self) -> bool {
+        match (self.positives.first(), self.first.last()) {
+            (Some(nearest), Some(last)) if last.distance > 0.0 => {
+                let limit = self.clear_beyond(nearest, last.distance);
+                self.nearby.count_within(self.place, limit) > WIDE
+            }
+            _ => false,
+        }
+    }
+
+    /// The nearest right item, or the first of all where there is none.
+    fn anchor(&self) -> impl Iterator<Item = f64> {
+        let row = self.positives.first().map_or(0, |nearest| nearest.row);
+        self.certifier.gallery.vector(row).iter().map(|&value| f64::from(value))
     }
 
     fn is_positive(&self, row: usize) -> bool {
@@ -414,7 +458,7 @@ impl<'q> Question<'q> {
         }
     }
 
-    fn answer(&self, name: LipschitzName) -> LipschitzOutcome {
+    fn answer(&self, name: LipschitzName, anchors: Option<&Nearby<'_>>) -> LipschitzOutcome {
         let mut explain = self.certifier.explain_bound();
         let Some(nearest) = self.positives.first() else {
             let verdicts = vec![Verdict::Misretrieved; self.negatives.len()];
@@ -426,7 +470,7 @@ impl<'q> Question<'q> {
             .add("nearest wrong item", self.negatives[0].row, "theory 14.2")
             .add("its distance, wrong", self.negatives[0].squared_distance.sqrt(), "theory 14.2");
         let reaches = match name {
-            LipschitzName::Lipschitz => self.reaches(nearest, &mut explain),
+            LipschitzName::Lipschitz => self.reaches(nearest, anchors, &mut explain),
             LipschitzName::LipschitzMargin => self.half_margins(nearest, &mut explain),
         };
         let verdicts: Vec<Verdict> = reaches
@@ -464,27 +508,43 @@ impl<'q> Question<'q> {
     }
 
     /// How far the embedding may move before the first, second, … wrong item can come before every right one.
-    fn reaches(&self, nearest: &Neighbour, explain: &mut Explanation) -> Vec<f64> {
+    ///
+    /// `anchors` has the distances of all rows from the nearest right item.
+    fn reaches(
+        &self,
+        nearest: &Neighbour,
+        anchors: Option<&Nearby<'_>>,
+        explain: &mut Explanation,
+    ) -> Vec<f64> {
         let top_k = self.negatives.len();
-        let mut smallest: Vec<Reach> = Vec::with_capacity(top_k + 1);
-        for negative in &self.negatives {
-            insert(&mut smallest, self.reach(negative, f64::INFINITY), top_k);
-        }
+        let mut smallest = self.first.clone();
         let mut looked_at = top_k;
         let last = |smallest: &[Reach]| smallest.last().map_or(f64::INFINITY, |reach| reach.distance);
         // Nothing below zero is ever certified, so the rest matters only above it.
         if last(&smallest) > 0.0 {
-            let limit = self.clear_beyond(nearest, last(&smallest));
+            let mut reach = last(&smallest);
+            let mut limit = self.clear_beyond(nearest, reach);
             let first: Vec<usize> = self.negatives.iter().map(|negative| negative.row).collect();
             let is_new = |row: usize| !self.is_positive(row) && !first.contains(&row);
-            for negative in self.nearby.within(self.place, limit, is_new) {
+            let open = match anchors {
+                Some(anchors) => {
+                    let from = (anchors, nearest.squared_distance);
+                    self.nearby.before_bisectors(self.place, limit, from, self.widened(reach, limit), is_new)
+                }
+                None => self.nearby.within(self.place, limit, is_new),
+            };
+            for negative in open {
                 // Behind it all others are cleared, too: they come in the order of their distance.
-                if negative.squared_distance > self.clear_beyond(nearest, last(&smallest)) {
+                if negative.squared_distance > limit {
                     break;
                 }
                 looked_at += 1;
-                let reach = self.reach(&negative, last(&smallest));
-                insert(&mut smallest, reach, top_k);
+                let found = self.reach(&negative, reach);
+                insert(&mut smallest, found, top_k);
+                if last(&smallest) < reach {
+                    reach = last(&smallest);
+                    limit = self.clear_beyond(nearest, reach);
+                }
             }
         }
         explain.add("wrong items looked at", looked_at, "theory 14.2");
@@ -508,10 +568,9 @@ impl<'q> Question<'q> {
     fn clear_beyond(&self, nearest: &Neighbour, reach: f64) -> f64 {
         let allowance = slop(self.embedding.len());
         let near = nearest.squared_distance.sqrt() * (1.0 + allowance);
-        let length = norm(self.embedding.iter().copied());
         let cleared = |far: f64| {
             let ahead = far - near;
-            ahead / 2.0 - 2.0 * allowance * (length + 4.0 * far + 4.0 * far * far / ahead)
+            ahead / 2.0 - 2.0 * allowance * (self.length + 4.0 * far + 4.0 * far * far / ahead)
         };
         let mut far = near + 2.0 * reach;
         for _ in 0..8 {
@@ -521,6 +580,14 @@ impl<'q> Question<'q> {
             far += 3.0 * (reach - cleared(far)).max(allowance * far);
         }
         f64::INFINITY
+    }
+
+    /// A reach with everything that rounding takes from a bisector of rows up to `limit` away whose squared distances differ by
+    /// a thousandth of it (theory, section 13.4).
+    fn widened(&self, reach: f64, limit: f64) -> f64 {
+        // Such rows are at least 1/2000 of the way apart: (D_b − D_a)/(d_a + d_b).
+        let far = limit.sqrt();
+        reach + 4.0 * slop(self.embedding.len()) * (self.length + 5.0 * far + 4.0 * 2_000.0 * far)
     }
 
     /// How far the embedding may move before one wrong item can come before every right one; at least `enough` is not told

@@ -4,7 +4,7 @@
 //! `f32` per row is kept for each query. As everywhere in this folder scores only choose which rows are measured in `f64`.
 
 use super::Gallery;
-use super::scores::{Batch, Scratch, cutoff};
+use super::scores::{Batch, Scratch, UNIT_ROUNDOFF, cutoff};
 use super::search::Neighbour;
 
 /// Some queries with their scores for all rows.
@@ -61,6 +61,60 @@ impl<'g> Nearby<'g> {
         nearest
     }
 
+    /// How many visible rows may be no farther than this.
+    pub(crate) fn count_within(&self, query: usize, squared_distance: f64) -> usize {
+        let most = self.most(query, squared_distance);
+        self.scores[query].iter().filter(|&&score| score <= most).count()
+    }
+
+    /// The largest score of a row that is no farther than this.
+    fn most(&self, query: usize, squared_distance: f64) -> f32 {
+        cutoff(self.batch.query(query).key_upper(squared_distance), self.slacks[query])
+    }
+
+    /// As [`within`](Self::within), without rows that are certainly farther than `reach` behind their bisector with a
+    /// nearer row; `from` has that row as its query of this number.
+    ///
+    /// With the squared distances `D_a` and `D_b` of the nearer row and of another from the query, and `g²` between the two,
+    /// the query is `(D_b − D_a)/2g` before their bisector. A row is left out if lower and upper bounds from scores show
+    ///
+    /// ```text
+    /// (D_b − D_a)² ≥ (2 reach g)²,      D_b − D_a ≥ limit/1000
+    /// ```
+    ///
+    /// where `reach` already has what rounding takes from bisectors of rows as far apart as the second condition says.
+    pub(crate) fn before_bisectors(
+        &self,
+        query: usize,
+        limit: f64,
+        (from, nearer): (&Nearby<'_>, f64),
+        reach: f64,
+        belongs: impl Fn(usize) -> bool,
+    ) -> Vec<Neighbour> {
+        let roundings = 8.0 * UNIT_ROUNDOFF * (self.gallery.dimension() as f64 + 16.0);
+        let (own, other) = (self.batch.query(query).squared_norm(), from.batch.query(query).squared_norm());
+        let (own_slack, other_slack) = (self.slacks[query], from.slacks[query]);
+        if !(own_slack.is_finite() && other_slack.is_finite() && limit.is_finite()) {
+            return self.within(query, limit, belongs);
+        }
+        // Everything about squared distances up to the limit, as one allowance for each side.
+        let largest = limit + own + 2.0 * own_slack;
+        let subtracted = own - nearer - 2.0 * own_slack - roundings * largest;
+        let farthest = 4.0 * (limit + own + other + other_slack);
+        let added = other + 2.0 * other_slack + roundings * farthest;
+        let square = 4.0 * reach * reach * (1.0 + 1e-9);
+        let most = self.most(query, limit);
+        let scores = self.scores[query].iter().zip(&from.scores[query]).enumerate();
+        let open = scores.filter(|&(row, (&score, &between))| {
+            let ahead = 2.0 * f64::from(score) + subtracted;
+            let cleared =
+                ahead >= 1e-3 * limit && ahead * ahead >= square * (2.0 * f64::from(between) + added);
+            score <= most && !cleared && belongs(row)
+        });
+        let measured = open.map(|(row, _)| self.measure(query, row));
+        ascending(measured.filter(|found| found.squared_distance <= limit).collect())
+    }
+
     /// Every visible row that belongs and is no farther than this, ascending by squared distance and then by row.
     pub(crate) fn within(
         &self,
@@ -68,8 +122,7 @@ impl<'g> Nearby<'g> {
         squared_distance: f64,
         belongs: impl Fn(usize) -> bool,
     ) -> Vec<Neighbour> {
-        let upper = self.batch.query(query).key_upper(squared_distance);
-        let most = cutoff(upper, self.slacks[query]);
+        let most = self.most(query, squared_distance);
         let scores = self.scores[query].iter().enumerate();
         let candidates = scores.filter(|&(row, score)| *score <= most && belongs(row));
         let measured = candidates.map(|(row, _)| self.measure(query, row));

@@ -50,7 +50,7 @@ const BATCH_NUMBERS: usize = 1 << 21;
 /// Largest dimension for which [`slack`] is proved.
 const SLACK_DIMENSION: usize = 1 << 16;
 /// Unit roundoff of `f64`, `U = 2⁻⁵³`.
-const UNIT_ROUNDOFF: f64 = f64::EPSILON / 2.0;
+pub(super) const UNIT_ROUNDOFF: f64 = f64::EPSILON / 2.0;
 /// A label that no row has.
 const NO_LABEL: Label = Label(u32::MAX);
 
@@ -82,6 +82,11 @@ impl QueryNorm {
 }
 
 impl Query<'_> {
+    /// `‖q‖²`, off by at most `U(k+1)‖q‖²`.
+    pub(super) fn squared_norm(&self) -> f64 {
+        self.norm.squared
+    }
+
     /// Squared distance to a stored vector exactly as the double loop computes it.
     pub(super) fn squared_distance(&self, vector: &[f32]) -> f64 {
         self.values.iter().zip(vector).fold(0.0, |sum, (&query, &stored)| {

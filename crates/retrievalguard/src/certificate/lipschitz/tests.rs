@@ -34,19 +34,25 @@ fn radius(verdict: Verdict) -> f64 {
 fn the_search_answers_as_a_double_loop_over_all_pairs() {
     let mut numbers = Numbers(1);
     let mut certified = 0;
+    let mut wide = 0;
     for (rows, dimension, labels, top_k) in
-        [(30, 2, 5, 1), (300, 8, 20, 3), (2_000, 16, 40, 2), (9, 130, 3, 1)]
+        [(30, 2, 5, 1), (300, 8, 20, 3), (2_000, 16, 40, 2), (9, 130, 3, 1), (6_000, 128, 1_000, 2)]
     {
         let gallery = numbers.gallery(rows, dimension, labels);
         for trial in 0..30 {
-            // Near an item, so that something is certified.
+            // Near an item, so that something is certified; not too near where distances should hardly differ.
+            let spread = if dimension == 128 { 0.8 } else { 0.1 };
             let own = (trial * 7) % rows;
             let query: Vec<f64> =
-                gallery.vector(own).iter().map(|&value| f64::from(value) + 0.1 * numbers.next()).collect();
+                gallery.vector(own).iter().map(|&value| f64::from(value) + spread * numbers.next()).collect();
             let excluded = if trial % 2 == 0 { vec![] } else { vec![own] };
             let relevance = Relevance::new(Positives::Label(gallery.label(own)), excluded);
             let certifier = LipschitzCertifier::new(&gallery, one()).top_k(NonZeroUsize::new(top_k).unwrap());
             let outcome = certifier.certify(LipschitzName::Lipschitz, &query, &relevance).unwrap();
+
+            let nearby = Nearby::new(&gallery, &query, |_| &relevance.excluded);
+            let question = Question::new(&certifier, &nearby, 0, &query, &relevance).unwrap();
+            wide += usize::from(question.is_wide());
 
             let square = |row: usize| super::super::squared_distance(&query, gallery.vector(row));
             let visible: Vec<usize> = (0..rows).filter(|row| !relevance.excluded.contains(row)).collect();
@@ -83,7 +89,7 @@ fn the_search_answers_as_a_double_loop_over_all_pairs() {
             }
         }
     }
-    assert!(certified > 80, "{certified}");
+    assert!(certified > 80 && wide > 10, "{certified} certified, {wide} with many wrong items in reach");
 }
 
 #[test]
