@@ -148,7 +148,8 @@ impl PilotChooser<'_> {
         let mean = self.pilot.mean();
         let candidates = self.candidates(visible, &mean);
         let mut ranked = self.rank(visible, &mean, &candidates);
-        let dangerous = DANGEROUS.max(2 * self.top_k * self.gallery.views()).min(ranked.len());
+        // Views of one item are about equally dangerous, so that as many items need as many more rows.
+        let dangerous = (DANGEROUS.max(2 * self.top_k) * self.gallery.views()).min(ranked.len());
         let order = |left: &Ranked, right: &Ranked| {
             left.promise.total_cmp(&right.promise).then(left.harmless.negative.cmp(&right.harmless.negative))
         };
