@@ -583,7 +583,7 @@ impl<'q> Question<'q> {
     }
 
     /// A reach with everything that rounding takes from a bisector of rows up to `limit` away whose squared distances differ by
-    /// a thousandth of it (theory, section 13.4).
+    /// a thousandth of it (theory, section 14.4).
     fn widened(&self, reach: f64, limit: f64) -> f64 {
         // Such rows are at least 1/2000 of the way apart: (D_b − D_a)/(d_a + d_b).
         let far = limit.sqrt();
