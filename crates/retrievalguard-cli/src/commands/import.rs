@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &ImportArgs, out: &mut dyn Write) -> anyhow::Result
         out,
         "{}: {} items of dimension {}",
         arguments.gallery.display(),
-        gallery.len(),
+        gallery.item_count(),
         gallery.dimension()
     )?;
     Ok(())

@@ -176,5 +176,5 @@ pub fn index(
     write(&directory.join(CHECK_FILE), format!("{check}\n").as_bytes())?;
     StoredGallery::write(directory, &gallery, &paths, provenance, request.shards)?;
     journal.remove()?;
-    Ok(IndexReport { items: gallery.len(), dimension, skipped, resumed })
+    Ok(IndexReport { items: gallery.item_count(), dimension, skipped, resumed })
 }

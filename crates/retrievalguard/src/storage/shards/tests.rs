@@ -442,4 +442,8 @@ fn items_with_views_are_not_put_into_shards() {
     let options = ShardOptions { dimension: 2, metric: Metric::Euclidean, rows: NonZeroUsize::MIN };
     let refused = ShardWriter::create(&folder.path().join("gallery"), options, provenance).map(drop);
     assert!(matches!(refused, Err(ShardsError::Views { ref set, .. }) if set == "mine"), "{refused:?}");
+    let set = ViewSet::new("mine", vec![View::named("as is")]).unwrap();
+    let provenance = Provenance { views: Some(set), ..Provenance::unknown(NormBound::UNIT) };
+    let refused = ShardWriter::replace(&folder.path().join("gallery"), options, provenance).map(drop);
+    assert!(matches!(refused, Err(ShardsError::Views { .. })), "{refused:?}");
 }

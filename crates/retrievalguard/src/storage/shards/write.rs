@@ -26,6 +26,17 @@ fn is_shard_name(name: &str) -> bool {
         .is_some_and(|rest| rest.len() >= 5 && rest.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
+/// Whether such a gallery can be written.
+fn check(directory: &Path, options: &ShardOptions, provenance: &Provenance) -> Result<(), ShardsError> {
+    if options.dimension == 0 {
+        return Err(GalleryError::DimensionZero.into());
+    }
+    match &provenance.views {
+        Some(set) => Err(ShardsError::Views { path: directory.to_owned(), set: set.name().to_owned() }),
+        None => Ok(()),
+    }
+}
+
 /// The shape of a sharded gallery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardOptions {
@@ -87,12 +98,7 @@ impl ShardWriter {
         options: ShardOptions,
         provenance: Provenance,
     ) -> Result<Self, ShardsError> {
-        if options.dimension == 0 {
-            return Err(GalleryError::DimensionZero.into());
-        }
-        if let Some(set) = &provenance.views {
-            return Err(ShardsError::Views { path: directory.to_owned(), set: set.name().to_owned() });
-        }
+        check(directory, &options, &provenance)?;
         let failed = |error| WriteError::new(directory, error);
         fs::create_dir_all(directory).map_err(failed)?;
         if fs::read_dir(directory).map_err(failed)?.next().is_some() {
@@ -109,9 +115,7 @@ impl ShardWriter {
         options: ShardOptions,
         provenance: Provenance,
     ) -> Result<Self, ShardsError> {
-        if options.dimension == 0 {
-            return Err(GalleryError::DimensionZero.into());
-        }
+        check(directory, &options, &provenance)?;
         StoredGallery::check_kind(directory, true)?;
         let failed = |error| WriteError::new(directory, error);
         fs::create_dir_all(directory).map_err(failed)?;
