@@ -107,6 +107,7 @@ pub(crate) fn index<'py>(
         views: views.as_ref(),
         excess: parameters::excess(&indexing.excess)?,
         broken: pictures.broken(),
+        keep_samples: None,
         threads: encoder.threads,
         batch: encoder.batch,
         shards,

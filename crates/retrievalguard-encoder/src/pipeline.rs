@@ -9,6 +9,7 @@ mod attack;
 mod certify;
 mod encoder_inputs;
 mod index;
+mod kept_samples;
 mod options;
 mod resumable;
 pub mod run_files;

@@ -109,6 +109,9 @@ pub(crate) struct CertifyArgs {
     /// Samples per task of a shared run; whole queries by default
     #[arg(long, value_name = "SAMPLES", requires = "share", help_heading = "Many machines")]
     chunk: Option<NonZeroU32>,
+    /// Keep the embeddings of all noisy copies in this folder, as .npy files that --samples-file reads
+    #[arg(long, value_name = "DIR", conflicts_with = "share")]
+    keep_samples: Option<PathBuf>,
     /// Also write the table as JSON lines
     #[arg(long)]
     jsonl: bool,
@@ -164,6 +167,7 @@ impl CertifyArgs {
             },
             excess: if self.project { Excess::Project } else { Excess::Refuse },
             broken: self.data.broken(),
+            keep_samples: self.keep_samples.clone(),
             threads: self.engine.threads(),
             batch: self.engine.batch,
         }

@@ -19,7 +19,10 @@ use super::certify_samples::{labels, words};
 use crate::progress::tell;
 
 /// What says nothing about one embedding per query.
-const NOT_WITH_EMBEDDINGS: [&str; 36] = [
+const NOT_WITH_EMBEDDINGS: [&str; 39] = [
+    "keep_samples",
+    "replan_bets",
+    "non_negative",
     "samples_file",
     "pilot_file",
     "norm_bound",

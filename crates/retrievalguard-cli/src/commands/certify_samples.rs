@@ -18,7 +18,7 @@ use crate::arguments::{components, in_flags};
 use crate::progress::tell;
 
 /// What says nothing about samples that are there already.
-const NOT_WITH_SAMPLES: [&str; 17] = [
+const NOT_WITH_SAMPLES: [&str; 18] = [
     "queries",
     "gallery",
     "model",
@@ -28,6 +28,7 @@ const NOT_WITH_SAMPLES: [&str; 17] = [
     "target_radius",
     "top_k",
     "leave_one_out",
+    "keep_samples",
     "jsonl",
     "tsv",
     "split",

@@ -145,6 +145,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
         leave_one_out: LeaveOneOut::Auto,
         excess: Excess::Refuse,
         broken: BrokenPictures::Fatal,
+        keep_samples: None,
         threads: arguments.engine.threads(),
         batch: arguments.engine.batch,
     };

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::arrays::{cloud, npy, npy_f64_fortran, with_header};
-use crate::sandbox::{CERTIFICATES, Sandbox};
+use crate::sandbox::{CERTIFICATES, ENCODER, Sandbox, json_lines};
 
 const DIMENSION: usize = 4;
 const GALLERY: &str = "--gallery-file G.npy --gallery-labels L.txt --sigma 0.25";
@@ -245,4 +245,38 @@ fn flags_that_mean_nothing_for_given_samples_are_refused() {
         sandbox.run(&line).fails(2, &["cannot be used with", "--samples-file", name]);
     }
     sandbox.run("certify --samples-file S.npy --sigma 0.1").fails(2, &["--gallery-file"]);
+}
+
+#[test]
+fn kept_samples_certify_again_without_the_encoder() {
+    let sandbox = Sandbox::indexed();
+    let line = "certify pictures --gallery gallery --limit 3 --samples 300 --pilot 50 --leave-one-out never";
+    let line = format!("{line} --certificate half-space,vote,pairwise {ENCODER}");
+    let rows =
+        json_lines(&sandbox.run(&format!("{line} --out run --keep-samples kept --json")).succeeds().out);
+    let listed = json_lines(&sandbox.text("kept/queries.jsonl"));
+    assert_eq!(listed.len(), 3);
+    sandbox.run("export gallery --npy vectors.npy --labels labels.txt").succeeds();
+    for (row, kept) in rows.iter().zip(&listed) {
+        assert_eq!(row["identity"], kept["identity"]);
+        let [samples, pilot] = ["certify", "pilot"].map(|stage| kept[stage].as_str().unwrap().to_owned());
+        let again = format!(
+            "certify --samples-file kept/{samples} --pilot-file kept/{pilot} --gallery-file vectors.npy \
+             --gallery-labels labels.txt --label {} --sigma 0.1 --certificate all --json",
+            kept["label"].as_str().unwrap()
+        );
+        let again = sandbox.run(&again).succeeds().json();
+        for name in ["half-space", "vote", "pairwise"] {
+            assert_eq!(
+                again["certificates"][name]["radius"], row["certificates"][name]["radius"],
+                "{name}: {again} {row}"
+            );
+        }
+    }
+    // An interrupted run keeps what it has, and keeping changes no result.
+    sandbox.run(&format!("{line} --out other")).succeeds();
+    assert_eq!(sandbox.bytes("run/certificates.parquet"), sandbox.bytes("other/certificates.parquet"));
+    sandbox
+        .run(&format!("{line} --out shared --share there --keep-samples kept"))
+        .fails(2, &["--keep-samples"]);
 }

@@ -14,6 +14,7 @@ use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Embedder, Samples, Sigma, Smoother};
 use serde::{Deserialize, Serialize};
 
+use super::kept_samples::{Drawn, KeptSamples};
 use super::{
     Answered, CertifyOptions, EncoderInputs, PictureOutcome, PipelineError, Query, QueryCertifier, Relevant,
     ResumableRun, uncertified,
@@ -220,6 +221,10 @@ pub fn certify(
     let plan = CertifyPlan::new(request)?;
     let description = &plan.description.to_value();
     let run = ResumableRun { journal, description, pictures: queries.len(), broken }.open()?;
+    let kept = options.keep_samples.as_deref().map(KeptSamples);
+    if let Some(kept) = kept {
+        kept.create()?;
+    }
 
     // Queries are spread over the threads; where there are fewer of them, each gets several.
     let workers = NonZeroUsize::new(threads.get().min(run.left())).unwrap_or(NonZeroUsize::MIN);
@@ -233,10 +238,25 @@ pub fn certify(
     let finished = run.finish(workers, observer, |position| {
         inputs.with(position, |Record { identity, label, .. }, picture| {
             let query = Query { relevant: Relevant::Label(label), excluded: &plan.excluded[position] };
-            let draw = |stage, range| Ok(smoother.samples(picture, stage, range)?);
-            QueryAnswer::of(&certifier, &query, draw, uncertified(identity))
+            let mut drawn = Drawn::default();
+            let draw = |stage, range| -> Result<Samples, PipelineError> {
+                let samples = smoother.samples(picture, stage, range)?;
+                if kept.is_some() {
+                    drawn.add(stage, &samples)?;
+                }
+                Ok(samples)
+            };
+            let answer = QueryAnswer::of(&certifier, &query, draw, uncertified(identity))?;
+            // Before the journal has the answer: what is done has its samples.
+            if let Some(kept) = kept {
+                kept.write(position, &drawn)?;
+            }
+            Ok(answer)
         })
     })?;
+    if let Some(kept) = kept {
+        kept.list(queries)?;
+    }
     let queries = queries.iter().map(|record| (record.identity.as_str(), record.label.as_str()));
     plan.report(queries, finished.outcomes, finished.resumed)
 }

@@ -1,6 +1,7 @@
 //! What a run of certificates is asked for: one set of options with its checks, whoever reads it from flags or arguments.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
 use retrievalguard::certificate::{CertificateError, CertificateName, Retriever, fewest_to_decide};
 use retrievalguard::storage::manifest::Provenance;
@@ -196,6 +197,8 @@ pub struct CertifyOptions {
     pub excess: Excess,
     /// What happens to broken pictures.
     pub broken: BrokenPictures,
+    /// Folder in which the embeddings of noisy copies are kept.
+    pub keep_samples: Option<PathBuf>,
     /// How many threads work; the result does not depend on it.
     pub threads: NonZeroUsize,
     /// Noisy copies that go through the encoder together; the result does not depend on it.
@@ -270,6 +273,7 @@ mod tests {
             leave_one_out: LeaveOneOut::Auto,
             excess: Excess::Refuse,
             broken: BrokenPictures::Fatal,
+            keep_samples: None,
             threads: NonZeroUsize::MIN,
             batch: NonZeroUsize::MIN,
         }
