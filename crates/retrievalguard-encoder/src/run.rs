@@ -180,6 +180,11 @@ impl Procedure {
             _ => Retriever::Mean,
         }
     }
+
+    /// Whether a query whose label is known has a pilot: not where nothing is left to choose.
+    pub fn draws_pilot(&self) -> bool {
+        self.target_radius.is_none() || self.retriever() != Retriever::Pairwise
+    }
 }
 
 /// Certificates from noise.

@@ -88,7 +88,7 @@ def certify(
     threads: Optional[int] = None,
     progress: Progress = False,
 ) -> Union[Certificate, Certificates]:
-    """Proves how far a query's pixels may move without changing the label of its nearest stored vector.
+    """Proves how far a query's pixels may move without changing the label that is retrieved.
 
     Parameters
     ----------

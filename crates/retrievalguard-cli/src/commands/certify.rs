@@ -311,10 +311,11 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
     if let Some(samples) = provenance.samples.and_then(|count| SampleCount::new(u64::from(count)).ok()) {
         ceiling = ceiling.gallery_samples(samples);
     }
+    let pilot = if procedure.draws_pilot() { procedure.pilot.get() } else { 0 };
     tell(format_args!(
-        "plan: {queries} queries against {} items, {} + {} noisy copies each, sigma {}, alpha {}",
+        "plan: {queries} queries against {} items, {}{pilot} + {} noisy copies each, sigma {}, alpha {}",
         request.gallery.gallery().item_count(),
-        procedure.pilot,
+        if procedure.target_radius.is_some() { "at most " } else { "" },
         procedure.samples,
         procedure.sigma,
         procedure.alpha
@@ -335,7 +336,7 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
         }
     }
     print_decision_cost(procedure);
-    let calls = queries * (u64::from(procedure.pilot.get()) + u64::from(procedure.samples.get()));
+    let calls = queries * (u64::from(pilot) + u64::from(procedure.samples.get()));
     let rate = speed(request)?;
     tell(format_args!("plan: at most {calls} encoder calls, about {}", duration(calls as f64 / rate)));
     Ok(())
@@ -352,8 +353,14 @@ fn print_decision_cost(procedure: &Procedure) {
     let typical = cost.typical.map_or_else(|| format!("more than {samples}"), |typical| typical.to_string());
     tell(format_args!(
         "plan: a query takes {} samples if all of them agree, {typical} if 97 of 100 do, and is given up after {} if half of them \
-         do; at most {samples}",
-        cost.clear, cost.hopeless
+         do; at most {samples}{}",
+        cost.clear,
+        cost.hopeless,
+        if procedure.draws_pilot() {
+            format!(", and {} of the pilot", procedure.pilot)
+        } else {
+            String::new()
+        }
     ));
 }
 

@@ -105,6 +105,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let components = components(arguments.non_negative);
     let outputs = if files.discrete { Outputs::Discrete } else { Outputs::Continuous };
     let procedure = arguments.options().procedure(sigma, samples.len()).map_err(in_flags)?;
+    arguments.options().check().map_err(in_flags)?;
     let procedure = Procedure { top_k: 1, target_radius: None, ..procedure };
     let certifier = QueryCertifier::new(&procedure, &gallery).gallery_samples(files.gallery_samples);
     let single = samples.len() == 1;

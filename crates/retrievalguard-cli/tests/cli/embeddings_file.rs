@@ -40,7 +40,7 @@ fn one_embedding_and_a_constant_give_both_certificates_and_whose_word_it_is() {
         assert_eq!(certificate["unbounded"], false);
         assert!(!certificate.contains_key("samples"), "{answer}");
         let explained = certificate["explain"].to_string();
-        assert!(explained.contains("the caller's word") && explained.contains("theory 13"), "{explained}");
+        assert!(explained.contains("the caller's word") && explained.contains("theory 14"), "{explained}");
     }
     assert_eq!(answer["lipschitz"]["origin"], "stated");
     assert_eq!(answer["guarantee"], "always");

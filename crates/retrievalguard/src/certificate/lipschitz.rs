@@ -1,4 +1,4 @@
-//! `lipschitz` and `lipschitz-margin`: one embedding, no noise, no `α` (theory, section 13).
+//! `lipschitz` and `lipschitz-margin`: one embedding, no noise, no `α` (theory, section 14).
 //!
 //! An encoder with `‖h(x) − h(y)‖ ≤ L‖x − y‖` cannot carry a picture across the bisector of a right and a wrong item
 //! faster than `L` allows. What follows is arithmetic without chance: it holds always. The constant is someone's proof,
@@ -453,7 +453,7 @@ impl<'q> Question<'q> {
     fn is_positive(&self, row: usize) -> bool {
         match self.relevance.positives {
             Positives::Label(label) => self.certifier.gallery.label(row) == label,
-            Positives::Item(item) => row == item,
+            Positives::Item(item) => self.certifier.gallery.item(row) == self.certifier.gallery.item(item),
             Positives::Absent => false,
         }
     }

@@ -311,6 +311,9 @@ impl<'a> RateTest<'a> {
             GalleryRef::Shards(_) if self.seen < self.fewest => self.fewest,
             GalleryRef::Shards(_) => self.seen.saturating_add(SEARCHED_TOGETHER),
         };
+        // Every sample has a set of rivals until it is looked at.
+        let room = self.certifier.gallery.samples_per_pass(self.relevance.positives);
+        let together = together.min(self.seen.saturating_add(u32::try_from(room).unwrap_or(u32::MAX)));
         let cap = self.options.cap.get();
         let mut end = self.next_look(self.seen);
         while end < together.min(cap) {

@@ -178,7 +178,10 @@ impl GalleryManifest {
     }
 
     /// Whether a gallery has the views that its provenance speaks of.
-    fn check_views(gallery: &Gallery, provenance: &Provenance) -> Result<(), StorageError> {
+    pub(in crate::storage) fn check_views(
+        gallery: &Gallery,
+        provenance: &Provenance,
+    ) -> Result<(), StorageError> {
         let wanted = provenance.views.as_ref().map(ViewSet::names).unwrap_or_default();
         if gallery.view_names() == wanted {
             return Ok(());

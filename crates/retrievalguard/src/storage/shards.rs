@@ -288,6 +288,8 @@ impl ShardedGallery {
         if !paths.is_empty() && paths.len() != gallery.len() {
             return Err(StorageError::Paths { found: paths.len(), wanted: gallery.len() }.into());
         }
+        // Views are refused below by their name; a gallery whose provenance does not know them is refused here.
+        GalleryManifest::check_views(gallery, &provenance)?;
         let rows = NonZeroUsize::new(gallery.len().div_ceil(shards.get())).unwrap_or(NonZeroUsize::MIN);
         let options = ShardOptions { dimension: gallery.dimension(), metric: gallery.metric(), rows };
         let mut writer = ShardWriter::replace(directory, options, provenance)?;

@@ -33,6 +33,7 @@ use super::shards::{self, ShardedGallery, ShardsError};
 use crate::certificate::CertificateError;
 use crate::gallery::{
     Answers, Extent, Gallery, Label, Metric, NearestPair, Neighbour, Positives, Relevance, RivalSet,
+    queries_per_pass,
 };
 
 /// Vectors that are read at once when all of them are looked at.
@@ -278,6 +279,12 @@ impl<'a> GalleryRef<'a> {
     pub(crate) fn rival_numbers(self, positives: Positives) -> usize {
         let answers = Answers { positives: &[positives], excluded: &[] };
         answers.rival_numbers(self.label_count(), self.item_count())
+    }
+
+    /// Samples whose sets of rivals are held at once.
+    pub(crate) fn samples_per_pass(self, positives: Positives) -> usize {
+        let answers = Answers { positives: &[positives], excluded: &[] };
+        queries_per_pass(&answers, self.rival_numbers(positives))
     }
 
     /// What queries are checked against.

@@ -114,6 +114,9 @@ fn check_manifest(manifest: &ShardsManifest, path: &Path) -> Result<(), ShardsEr
     if manifest.dimension == 0 {
         return disagrees("the dimension", "0".into(), "at least 1".into());
     }
+    if let Some(set) = &manifest.provenance.views {
+        return Err(ShardsError::Views { path: path.to_owned(), set: set.name().to_owned() });
+    }
     let total = manifest.shards.iter().try_fold(0_usize, |sum, shard| sum.checked_add(shard.items));
     if total != Some(manifest.items) || manifest.items == 0 || manifest.items > u32::MAX as usize {
         let wanted = "the sum over its shards, at least 1 and below 2³²".to_owned();
