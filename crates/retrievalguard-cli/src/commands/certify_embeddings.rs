@@ -215,7 +215,7 @@ impl Answer {
                 let (verdict, radius) = words(verdict);
                 let name =
                     if place == 0 { outcome.name.to_string() } else { format!("  recall@{}", place + 1) };
-                let held = if radius.is_empty() { "" } else { "  always" };
+                let held = if radius.is_empty() { "" } else { "  always, if L is right" };
                 writeln!(out, "  {name:<16} {verdict:<13} {radius}{held}")?;
             }
         }

@@ -261,7 +261,7 @@ fn a_browser_sees_a_read_only_gallery_and_how_little_a_vain_search_proves() {
     let Some(python) = browser(test) else { return };
     let sandbox = Sandbox::indexed();
     // Every change of the size at which the page searches, which follows from the radius, leaves the label of this picture.
-    let flags = "--read-only --max-search-seconds 5 --retriever mean";
+    let flags = "--read-only --max-search-seconds 5 --retriever mean --black-box";
     let service = Service::start_line(&sandbox, &format!("{SERVE} {flags}"));
     let picture = sandbox.path("pictures/class-3/0.png");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser/open_read_only.py");

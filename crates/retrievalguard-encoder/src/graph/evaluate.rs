@@ -19,7 +19,7 @@
 //! let spec = EvaluationSpec { input: "pictures", shape: &[1, 3, 16, 16], output: "embeddings" };
 //! let evaluator = Evaluator::<f64>::new(&path, &model, &spec)?;
 //!
-//! let picture = vec![0.5; evaluator.input_len()];
+//! let picture: Vec<f64> = (0..evaluator.input_len()).map(|place| (place as f64 * 0.618).fract()).collect();
 //! let trace = evaluator.trace(&picture, 1)?;
 //! let mut direction = vec![0.0; trace.value().len()];
 //! direction[0] = 1.0;

@@ -438,10 +438,12 @@ fn norm(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// Scales a vector to a length; zero stays zero.
+/// Scales a vector to a length; zero stays zero, and what is not finite is no direction.
 fn set_length(values: &mut [f64], length: f64) {
     let norm = norm(values);
-    if norm > 0.0 && norm.is_finite() {
+    if !norm.is_finite() {
+        values.fill(0.0);
+    } else if norm > 0.0 {
         values.iter_mut().for_each(|value| *value *= length / norm);
     }
 }

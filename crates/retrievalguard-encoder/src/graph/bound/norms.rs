@@ -222,7 +222,10 @@ pub(super) fn weighted(absolute: &[f64], scales: &[f64], enough: f64) -> f64 {
     for _ in 0..rounds {
         let stretched: Vec<f64> =
             absolute.chunks_exact(side).zip(scales).map(|(row, scale)| scale * dot(row, &weights)).collect();
-        let ratio = stretched.iter().zip(&weights).map(|(after, before)| after / before).fold(0.0, f64::max);
+        let ratios = stretched.iter().zip(&weights).map(|(after, before)| after / before);
+        // What overflowed has no bound; `max` would pass over a NaN.
+        let ratio =
+            ratios.fold(0.0, |most: f64, ratio| if ratio.is_nan() { f64::INFINITY } else { most.max(ratio) });
         let bound = mul(ratio, share);
         since = if bound < best * (1.0 - 1e-12) { 0 } else { since + 1 };
         best = best.min(bound);

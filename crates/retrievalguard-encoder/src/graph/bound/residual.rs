@@ -9,7 +9,7 @@ use super::constant::Constant;
 use super::layers::{convolution, matrix};
 use super::norms::{self, Kernel};
 use super::pointwise::length;
-use super::shapes::{Windows, sides};
+use super::shapes::{self, Windows, sides};
 use super::upwards::{add, mul, root};
 use super::{Affine, Fact, Fault, PRECISIONS, Step, Value, Walk, gamma, no};
 use crate::graph::Node;
@@ -119,13 +119,20 @@ impl<'g> Walk<'g, '_> {
         };
         let positions = (shape.iter().product::<usize>() / kernel.outputs) as f64;
         let mut bias = 0.0;
-        let added = branch.shift.map(|add| {
-            let other = add.inputs.iter().find(|name| !node.outputs.contains(name));
-            other.map(String::as_str)
-        });
-        for name in [node.input(2), added.flatten()].into_iter().flatten() {
+        let added = match branch.shift {
+            Some(add) => match add.inputs.iter().find(|name| !node.outputs.contains(name)) {
+                Some(other) => Some(other.as_str()),
+                // It is added to itself.
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        for name in [node.input(2), added].into_iter().flatten() {
             // Whatever is added must not depend on the picture.
             let Some(constant) = self.known(Some(name))? else { return Ok(None) };
+            if added == Some(name) && !shapes::fits(&constant.shape, &shape) {
+                return no("what is added in this residual layer repeats its values");
+            }
             let numbers = constant.reals()?;
             let repeats = match numbers.len() {
                 1 => kernel.outputs as f64 * positions,
@@ -156,6 +163,9 @@ impl<'g> Walk<'g, '_> {
         let Some(constant) = self.known(name)? else {
             return no("the scale of this residual layer depends on the picture");
         };
+        if !shapes::fits(&constant.shape, &inner.shape) {
+            return no("the scale of this residual layer repeats its values");
+        }
         let (numbers, channels) = (constant.reals()?, inner.kernel.outputs);
         // Channels stand before two axes of space, or last.
         let behind = if inner.windows.is_some() { 2 } else { 0 };

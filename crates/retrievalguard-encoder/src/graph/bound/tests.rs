@@ -312,6 +312,13 @@ fn residual_layers_that_are_none_get_no_bound() {
                 + "s: float[1] = 0.5\nhalf = Mul(pictures, s)\n",
             "only as the end of a residual layer",
         ),
+        (
+            "added to itself",
+            lines.replace("la = Add(lc, lb)", "la = Add(lc, lc)"),
+            "only as the end of a residual layer",
+        ),
+        ("a bias that repeats", lines.replace("lb: float[1,7,1,1]", "lb: float[7,1,1,1]"), "repeats"),
+        ("a scale that repeats", lines.replace("ld: float[1,7,1,1]", "ld: float[7,1,1,1]"), "repeats"),
         ("no relu", lines.replace("lr = Relu(la)", "lr = Neg(la)"), "only as the end of a residual layer"),
         (
             "negative scale",
@@ -552,4 +559,13 @@ fn a_bound_is_printed_no_smaller_than_it_is() {
         assert_eq!(Above(value).to_string(), shown);
     }
     assert_eq!(format!("{:>8.2}|", Above(1.001)), "    1.01|");
+}
+
+#[test]
+fn weights_whose_products_overflow_have_no_small_bound() {
+    let absolute = [f64::INFINITY, f64::NAN, f64::NAN, f64::INFINITY];
+    assert_eq!(norms::weighted(&absolute, &[1.0, 1.0], 0.0), f64::INFINITY);
+    let weights = vec![1e160, 1e160, 1e160, -1e160];
+    let kernel = Kernel { outputs: 2, inputs: 2, groups: 1, window: [1, 1], weights };
+    assert!(norms::dense(&kernel) >= 1e160);
 }

@@ -78,6 +78,8 @@ impl<S: Scalar> Pointwise<S> {
     pub(super) fn needs(&self) -> Needs {
         match self {
             Self::Negate | Self::Affine { .. } => Needs::Nothing,
+            // Below zero the output does not show where the input was.
+            &Self::LeakyRelu(slope) | &Self::Elu(slope) if slope <= S::ZERO => Needs::Inputs,
             Self::Relu
             | Self::LeakyRelu(_)
             | Self::Clip(..)
@@ -140,6 +142,7 @@ impl<S: Scalar> Pointwise<S> {
         let (zero, one) = (S::ZERO, S::ONE);
         match self {
             Self::Relu => zip(gradient, kept, |g, y| if y > zero { g } else { zero }),
+            // Input and output have the same sign, or the input is kept.
             &Self::LeakyRelu(slope) => zip(gradient, kept, |g, y| if y < zero { slope * g } else { g }),
             &Self::Clip(least, most) => {
                 zip(gradient, kept, |g, y| if y > least && y < most { g } else { zero });
@@ -196,6 +199,9 @@ impl<S: Scalar> Pointwise<S> {
                 g * (value + x * slope)
             }),
             Self::Softplus => zip(gradient, kept, |g, x| g * sigmoid(x)),
+            &Self::Elu(alpha) if alpha <= zero => {
+                zip(gradient, kept, |g, x| if x < zero { g * alpha * x.exp() } else { g });
+            }
             &Self::Elu(alpha) => zip(gradient, kept, |g, y| if y < zero { g * (y + alpha) } else { g }),
             Self::Affine { channels, scale, .. } => channels.each(gradient, |channel, run| {
                 let scale = scale[channel];
