@@ -107,7 +107,6 @@ pub(crate) fn index<'py>(
         views: views.as_ref(),
         excess: parameters::excess(&indexing.excess)?,
         broken: pictures.broken(),
-        keep_samples: None,
         threads: encoder.threads,
         batch: encoder.batch,
         shards,
@@ -203,6 +202,7 @@ pub(crate) fn ordered<T>(
         },
         excess: parameters::excess(&certifying.excess)?,
         broken: pictures.broken(),
+        keep_samples: None,
         threads: encoder.threads,
         batch: encoder.batch,
     };
