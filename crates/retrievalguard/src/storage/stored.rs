@@ -1,6 +1,6 @@
 //! A stored gallery of either kind, and a gallery wherever it is.
 //!
-//! A gallery directory is read into memory; one in [`shards`](super::shards) stays on disk, and every search reads it from
+//! A gallery directory is read into memory; one in [`shards`] stays on disk, and every search reads it from
 //! there. [`StoredGallery::open`] opens whichever a directory holds, and [`GalleryRef`] is what certificates search.
 //!
 //! ```
