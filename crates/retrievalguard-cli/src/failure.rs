@@ -73,11 +73,7 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
         RecallError::Smoothing(error) => encoder(error),
         _ => false,
     };
-    let recommend = |error: &RecommendError| match error {
-        RecommendError::Stopped(_) => true,
-        RecommendError::Smoothing(error) => encoder(error),
-        _ => false,
-    };
+    let recommend = |error: &RecommendError| matches!(error, RecommendError::Recall(error) if recall(error));
     let sweep = |error: &SweepError| matches!(error, SweepError::Pipeline(error) if pipeline(error));
     let service = |error: &OpenError| match error {
         OpenError::Gallery(error) => storage(error),

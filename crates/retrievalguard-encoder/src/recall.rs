@@ -147,7 +147,7 @@ pub fn recall_at_1(
 }
 
 /// Refuses a recall of 1 that says nothing.
-fn refuse_one_label(labels: &[&str]) -> Result<(), RecallError> {
+pub(crate) fn refuse_one_label(labels: &[&str]) -> Result<(), RecallError> {
     match labels {
         [first, others @ ..] if others.iter().all(|label| label == first) => {
             Err(RecallError::OneLabel { pictures: labels.len(), label: (*first).to_owned() })

@@ -12,18 +12,18 @@ use retrievalguard::certificate::{
     CertificateError, Certifier, Forecast, Forecaster, Retriever, samples_to_decide,
 };
 use retrievalguard::evaluation::Share;
-use retrievalguard::gallery::{Gallery, GalleryError, Metric, Positives, Relevance, SearchError};
+use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
 use retrievalguard::noise::Stage;
 use retrievalguard::{
-    Alpha, Embedder as _, Excess, SampleCount, Samples, Seed, Sigma, Smoother, SmoothingError, TargetRadius,
+    Alpha, Embedder as _, Excess, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius,
 };
 use serde::Serialize;
 
 use crate::dataset::{BrokenPictures, RecordSet};
 use crate::engine::OnnxEmbedder;
-use crate::picture::PictureError;
-use crate::pipeline::{EncoderInputs, PictureOutcome, PipelineError};
-use crate::work::{Observer, Stopped, WorkQueue};
+use crate::pipeline::{EncoderInputs, PictureOutcome};
+use crate::recall::{RecallError, refuse_one_label};
+use crate::work::{Observer, WorkQueue};
 
 /// Copies that the pilot takes of a query whose label is not known, where tens of samples decide.
 const SMALL_PILOT: u32 = 20;
@@ -34,47 +34,15 @@ const PILOT: u32 = 200;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecommendError {
-    /// A picture could not be read.
+    /// The pictures could not be embedded or searched.
     #[error(transparent)]
-    Picture(#[from] PictureError),
-    /// A picture does not fit the encoder.
-    #[error(transparent)]
-    Pipeline(Box<PipelineError>),
-    /// The encoder failed.
-    #[error(transparent)]
-    Smoothing(#[from] SmoothingError),
-    /// The embeddings make no gallery.
-    #[error(transparent)]
-    Gallery(#[from] GalleryError),
-    /// The gallery could not be searched.
-    #[error(transparent)]
-    Search(#[from] SearchError),
+    Recall(#[from] RecallError),
     /// A query could not be forecast.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// Among pictures of one label every answer is right.
-    #[error("{pictures} pictures have {labels} labels, wanted at least two labels to tell apart")]
-    OneLabel {
-        /// How many pictures can be read.
-        pictures: usize,
-        /// How many labels they have.
-        labels: usize,
-    },
     /// Nothing was asked for.
     #[error("no noise level was given, wanted at least one")]
     NoSigma,
-    /// The work was told to stop.
-    #[error(transparent)]
-    Stopped(#[from] Stopped),
-}
-
-impl From<PipelineError> for RecommendError {
-    fn from(error: PipelineError) -> Self {
-        match error {
-            PipelineError::Picture(error) => Self::Picture(error),
-            error => Self::Pipeline(Box::new(error)),
-        }
-    }
 }
 
 /// What is tried, and what it is judged by.
@@ -187,15 +155,14 @@ pub fn recommend(
     }
     let (embedded, skipped, speed) = embed(embedder, records, options, observer)?;
     let labels: Vec<&str> = embedded.iter().map(|(position, _)| records[*position].label.as_str()).collect();
+    refuse_one_label(&labels)?;
     let classes = labels.iter().collect::<HashSet<_>>().len();
-    if classes < 2 {
-        return Err(RecommendError::OneLabel { pictures: labels.len(), labels: classes });
-    }
     let asked: Vec<usize> = (0..embedded.len()).filter(|&row| !embedded[row].1.copies.is_empty()).collect();
     let gallery = |vector: &dyn Fn(&Embedded) -> &[f32]| {
         let vectors = embedded.iter().flat_map(|(_, embedded)| vector(embedded)).copied().collect();
         let identities = (0..labels.len()).map(|row| row.to_string()).collect();
-        Gallery::new(vectors, embedder.dimension(), identities, &labels, Metric::Euclidean)
+        let made = Gallery::new(vectors, embedder.dimension(), identities, &labels, Metric::Euclidean);
+        made.map_err(RecallError::from)
     };
     let plain = gallery(&|embedded| &embedded.clean)?;
     let plain_recall = plain_recall(&plain, &asked)?;
@@ -246,7 +213,7 @@ fn embed(
     records: &RecordSet,
     options: &RecommendOptions,
     observer: &dyn Observer,
-) -> Result<EmbeddedPictures, RecommendError> {
+) -> Result<EmbeddedPictures, RecallError> {
     let inputs = EncoderInputs { records, config: embedder.model_config(), broken: options.broken };
     let queries = spread(records.len(), options.queries.get());
     let (few, copies) = (options.gallery_copies.get(), options.copies.get());
@@ -267,7 +234,7 @@ fn embed(
                     drawn.push(of(sigma).samples(picture, Stage::Choose, few..few + copies)?);
                 }
             }
-            Ok::<_, RecommendError>(Embedded { clean, stored, copies: drawn, spent: started.elapsed() })
+            Ok::<_, RecallError>(Embedded { clean, stored, copies: drawn, spent: started.elapsed() })
         })
     })?;
     let (mut embedded, mut skipped) = (Vec::new(), Vec::new());
@@ -295,7 +262,7 @@ fn spread(all: usize, wanted: usize) -> HashSet<usize> {
 }
 
 /// Share of the queries whose nearest other picture has their label.
-fn plain_recall(gallery: &Gallery, asked: &[usize]) -> Result<f64, SearchError> {
+fn plain_recall(gallery: &Gallery, asked: &[usize]) -> Result<f64, RecallError> {
     let own: Vec<[usize; 1]> = asked.iter().map(|&row| [row]).collect();
     let vectors: Vec<f32> = asked.iter().flat_map(|&row| gallery.vector(row)).copied().collect();
     let answers = gallery.nearest(&vectors, 1, |query| &own[query])?;

@@ -93,7 +93,7 @@ fn what_cannot_be_compared_is_refused() {
     sandbox.run(&format!("{line} --sigma 0.1,-1")).fails(2, &["-1"]);
     sandbox.run(&format!("{line} --figure choice.pdf")).fails(2, &["choice.pdf", ".svg or .png"]);
     sandbox.run(&format!("{line} --recall-loss 2")).fails(2, &["from 0 to 1"]);
-    sandbox.run(&format!("{line} --limit 6")).fails(2, &["6 pictures have 1 labels", "two labels"]);
+    sandbox.run(&format!("{line} --limit 6")).fails(2, &["all 6 pictures have the label", "two labels"]);
     sandbox.write("pictures/broken/one.png", b"no picture");
     sandbox.run(line).fails(2, &["one.png"]);
     sandbox.run(&format!("{line} --skip-broken")).succeeds().tells(&["skipped: broken/one.png"]);
