@@ -366,7 +366,9 @@ fn prepared(config: &ModelConfig, shape: Vec<usize>) -> Value {
     };
     // Mean and standard deviation may be rounded themselves, then a subtraction and a division.
     let terms = if exact { 0 } else { 4 };
-    picture.after(&Step { factor, offset, terms, spread: factor }, shape)
+    let value = picture.after(&Step { factor, offset, terms, spread: factor }, shape);
+    // Pictures are prepared in f32, whatever computes the network.
+    Value { errors: [value.errors[1]; 2], ..value }
 }
 
 struct Walk<'g, 'q> {
