@@ -127,6 +127,8 @@ impl QueryAnswer {
             retrieved_label,
             retrieved_view,
             nearest_wrong,
+            plain: None,
+            file: None,
             certificates,
         };
         (row, deeper)
@@ -196,9 +198,9 @@ impl CertifyPlan {
         if rows.is_empty() {
             return Err(PipelineError::NothingLeft { skipped: skipped.len() });
         }
-        let procedure = &self.description.smoothed()?.procedure;
+        let (sigma, names) = (self.description.sigma(), self.description.certificates().to_vec());
         Ok(CertifyReport {
-            table: ResultTable::new(procedure.sigma, procedure.certificates.clone(), rows)?,
+            table: ResultTable::new(sigma, names, rows)?,
             deeper,
             skipped,
             resumed,

@@ -12,8 +12,9 @@ pub(super) fn section(prepared: &Prepared<'_>) -> Markup {
     let report = prepared.report;
     let rows = report.table.rows();
     let listed = report.pictures.len().min(rows.len());
-    let varied =
-        rows.iter().any(|row| row.certificates[&prepared.headline].samples != report.facts.samples.get());
+    let varied = report.facts.basis.samples().is_some_and(|facts| {
+        rows.iter().any(|row| row.certificates[&prepared.headline].samples != facts.samples.get())
+    });
     let piece = report.pictures.iter().any(|row| row.perturbed.as_ref().is_some_and(|shown| shown.piece));
     html! {
         section #queries aria-labelledby="queries-title" {
@@ -119,7 +120,7 @@ fn verdict(prepared: &Prepared<'_>, name: CertificateName, cell: Cell) -> Markup
             @match cell.verdict {
                 Verdict::Certified { radius: Radius::Unbounded } => { "unbounded" }
                 Verdict::Certified { radius } => {
-                    (radius) small { (round_down(radius.in_sigmas(sigma), 3)) " σ" }
+                    (radius) @if let Some(sigma) = sigma { small { (round_down(radius.in_sigmas(sigma), 3)) " σ" } }
                 }
                 Verdict::Abstained => { span.abstained { "abstained" } }
                 Verdict::Misretrieved => { span.misretrieved { "misretrieved" } }
