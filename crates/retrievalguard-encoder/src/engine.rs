@@ -394,6 +394,11 @@ impl Embedder for OnnxEmbedder {
         self.components
     }
 
+    fn embed_double(&self, picture: &[f32]) -> Option<Result<Vec<f64>, EmbedderFailure>> {
+        let double = matches!(self.factory, Factory::Double(_));
+        double.then(|| OnnxEmbedder::embed_double(self, picture).map_err(EmbedderFailure::from))
+    }
+
     fn embed(&self, pictures: &[f32], embeddings: &mut [f32]) -> Result<(), EmbedderFailure> {
         self.run(pictures, embeddings)?;
         if self.components == Components::NonNegative {

@@ -15,10 +15,10 @@ pub struct Attack {
     pub table: Option<Digest>,
     /// The certificate whose radii were attacked.
     pub certificate: String,
-    /// Failure probability of a certificate.
-    pub alpha: f64,
-    /// Probability that a perturbation is wrongly judged to break the smoothed retriever.
-    pub judge_alpha: f64,
+    /// Failure probability of a certificate; none if it holds always.
+    pub alpha: Option<f64>,
+    /// Probability that a perturbation is wrongly judged to break the smoothed retriever; none where breaks are seen.
+    pub judge_alpha: Option<f64>,
     /// Sizes of the perturbations, as multiples of a query's certified radius.
     pub factors: Vec<f64>,
     /// What the attack knew.
@@ -120,10 +120,20 @@ impl Attack {
 }
 
 impl AttackedQuery {
-    /// Whether anything below the radius broke the smoothed retriever, whatever its factor is called.
+    /// What was found against the retriever that was certified: the plain one where there is no noise.
+    pub fn certified(&self) -> (&[Point], Option<f64>) {
+        if self.smoothed.is_empty() {
+            (&self.plain, self.plain_smallest_break)
+        } else {
+            (&self.smoothed, self.smallest_break)
+        }
+    }
+
+    /// Whether anything below the radius broke the certified retriever, whatever its factor is called.
     pub fn broken_inside(&self) -> bool {
-        let broken = self.smoothed.iter().filter(|point| point.outcome == PointOutcome::Broken);
-        broken.map(|point| point.norm).chain(self.smallest_break).any(|norm| norm < self.radius)
+        let (points, smallest) = self.certified();
+        let broken = points.iter().filter(|point| point.outcome == PointOutcome::Broken);
+        broken.map(|point| point.norm).chain(smallest).any(|norm| norm < self.radius)
     }
 }
 

@@ -10,7 +10,9 @@ use retrievalguard_encoder::dataset::{BrokenPictures, DescribedPicture, digest_o
 use retrievalguard_encoder::picture::{PictureError, PictureLimits, PixelBox, RgbPicture};
 use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_encoder::pipeline::run_files::RunPlaces;
-use retrievalguard_encoder::run::{GalleryDescription, Procedure, RunDescription, Smoothed, excluded_digest};
+use retrievalguard_encoder::run::{
+    GalleryDescription, Method, Procedure, RunDescription, Smoothed, excluded_digest,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -135,8 +137,16 @@ impl RunManifest {
         if manifest.run.tool != tool {
             return Err(wrong(format!("of retrievalguard {tool}, it is of {}", manifest.run.tool)));
         }
-        if manifest.chunk.is_some() && manifest.procedure()?.target_radius.is_some() {
-            return Err(WorkerError::ChunkedTarget);
+        match &manifest.run.method {
+            Method::Smoothed(smoothed) if manifest.chunk.is_some() => {
+                if smoothed.procedure.target_radius.is_some() {
+                    return Err(WorkerError::ChunkedTarget);
+                }
+            }
+            Method::Lipschitz(_) if manifest.chunk.is_some() => {
+                return Err(wrong("one without chunks of samples, since it has no noise".to_owned()));
+            }
+            Method::Smoothed(_) | Method::Lipschitz(_) => {}
         }
         if manifest.gallery.len() != GALLERY_FILES.len() {
             return Err(wrong("a manifest with three files of a gallery".to_owned()));

@@ -48,7 +48,7 @@ impl Merged {
         let pictures = digest_of_pictures(queries.map(SharedQuery::described));
         let Notes { places, jsonl, tsv } = manifest.notes.clone();
         let inputs = Inputs::new(places, pictures, report);
-        let tables = Tables { jsonl, tsv, recall_at_k: manifest.procedure()?.top_k > 1 };
+        let tables = Tables { jsonl, tsv, recall_at_k: manifest.run.top_k() > 1 };
         Ok(write_run(folder, report, &inputs, tables)?)
     }
 }

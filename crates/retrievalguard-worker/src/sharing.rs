@@ -35,11 +35,11 @@ pub fn share(
     sharing: Sharing<'_>,
     observer: &dyn Observer,
 ) -> Result<usize, WorkerError> {
-    let target = match &request.method {
-        Method::Smoothed(smoothed) => smoothed.procedure.target_radius,
-        Method::Lipschitz(_) => None,
+    let undivided = match &request.method {
+        Method::Smoothed(smoothed) => smoothed.procedure.target_radius.is_some(),
+        Method::Lipschitz(_) => true,
     };
-    if sharing.chunk.is_some() && target.is_some() {
+    if sharing.chunk.is_some() && undivided {
         return Err(WorkerError::ChunkedTarget);
     }
     let plan = CertifyPlan::new(request)?;

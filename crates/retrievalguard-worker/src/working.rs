@@ -15,10 +15,10 @@ use retrievalguard_encoder::dataset::BrokenPictures;
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::pipeline::{
-    PictureOutcome, PipelineError, Query, QueryAnswer, QueryCertifier, Relevant, check_gallery, input_values,
-    uncertified,
+    PictureOutcome, PipelineError, PlainCertifier, Query, QueryAnswer, QueryCertifier, Relevant,
+    check_gallery, input_values, uncertified,
 };
-use retrievalguard_encoder::run::EncoderDescription;
+use retrievalguard_encoder::run::{EncoderDescription, Method};
 use retrievalguard_encoder::work::{Observer, WorkQueue};
 
 use crate::manifest::{
@@ -89,6 +89,14 @@ impl Tools {
             if found != wanted {
                 return Err(WorkerError::Other { run: store.address().to_owned(), what, found, wanted });
             }
+        }
+        if let Method::Lipschitz(bounded) = &manifest.run.method
+            && *embedder.lipschitz()? != bounded.lipschitz
+        {
+            // What a manifest says of the bound is not believed: it is computed from the weights once more.
+            let wanted =
+                format!("one whose Lipschitz bound is that of its model, {}", embedder.lipschitz()?.constant);
+            return Err(WorkerError::Manifest { run: store.address().to_owned(), wanted });
         }
         if found.encoder_check != wanted.encoder_check {
             let wanted = format!("one for an encoder that runs here as {}", embedder.check());
@@ -230,7 +238,16 @@ impl Worker {
         };
         let pixels = input_values(config, &query.identity, prepared)?;
         let picture = Picture { identity: &query.identity, pixels: &pixels };
-        let smoothed = manifest.smoothed()?;
+        let asked = Query { relevant: Relevant::Label(&query.label), excluded: &query.excluded };
+        let smoothed = match (&manifest.run.method, &self.tools.gallery) {
+            (Method::Smoothed(smoothed), _) => smoothed,
+            (Method::Lipschitz(bounded), Some(gallery)) => {
+                let certifier = PlainCertifier::stored(bounded, gallery)?;
+                let answer = QueryAnswer::plain(&certifier, &asked, embedder, (&query.identity, &pixels))?;
+                return Ok(Part::Outcome(PictureOutcome::Done(answer)));
+            }
+            (Method::Lipschitz(_), None) => unreachable!("tasks without noise are whole queries"),
+        };
         let smoother = Smoother::new(embedder, smoothed.procedure.sigma, smoothed.seed)
             .excess(smoothed.excess())
             .batch(self.batch);
@@ -241,7 +258,6 @@ impl Worker {
                 Ok(Part::Samples { dimension: samples.dimension(), values: samples.values().to_vec() })
             }
             (TaskKind::Answer, Some(gallery)) => {
-                let asked = Query { relevant: Relevant::Label(&query.label), excluded: &query.excluded };
                 let certifier = QueryCertifier::stored(&smoothed.procedure, gallery);
                 let answer = QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity))?;
                 Ok(Part::Outcome(PictureOutcome::Done(answer)))

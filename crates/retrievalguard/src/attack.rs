@@ -48,6 +48,14 @@ pub enum AttackError {
     /// The judge's question has no answer.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
+    /// The picture could not be embedded in double precision.
+    #[error("picture `{picture}` could not be embedded")]
+    Embedding {
+        /// Identity of the picture.
+        picture: String,
+        /// What the encoder said.
+        source: EmbedderFailure,
+    },
     /// Gradients could not be computed.
     #[error("the gradients of the encoder at picture `{picture}` could not be computed")]
     Gradients {
@@ -169,7 +177,7 @@ impl Cost {
 pub struct Attacked {
     /// The certified radius.
     pub radius: f64,
-    /// The smoothed retriever at each of the [`FACTORS`].
+    /// The smoothed retriever at each of the [`FACTORS`]; nothing where there is no noise.
     pub smoothed: Vec<Point>,
     /// Norm of the smallest perturbation that is proved to break it, refinements included.
     pub smallest_break: Option<f64>,
@@ -184,10 +192,20 @@ pub struct Attacked {
 }
 
 impl Attacked {
-    /// Whether a perturbation shorter than the certified radius is proved to break the retrieval.
+    /// What was found against the retriever that was certified: the plain one where there is no noise.
+    pub fn certified(&self) -> (&[Point], Option<f64>) {
+        if self.smoothed.is_empty() {
+            (&self.plain, self.plain_smallest_break)
+        } else {
+            (&self.smoothed, self.smallest_break)
+        }
+    }
+
+    /// Whether a perturbation shorter than the certified radius is proved, or seen, to break the retrieval.
     pub fn broken_inside(&self) -> bool {
-        let broken = self.smoothed.iter().filter(|point| point.outcome == PointOutcome::Broken);
-        broken.map(|point| point.norm).chain(self.smallest_break).any(|norm| norm < self.radius)
+        let (points, smallest) = self.certified();
+        let broken = points.iter().filter(|point| point.outcome == PointOutcome::Broken);
+        broken.map(|point| point.norm).chain(smallest).any(|norm| norm < self.radius)
     }
 
     /// Whether the plain encoder was broken at any size.
@@ -207,7 +225,8 @@ pub struct Attacker<'a> {
     seed: Seed,
     excess: Excess,
     effort: Effort,
-    judging: Judging,
+    /// None where nothing has to be judged.
+    judging: Option<Judging>,
     retriever: Retriever,
     over: Option<&'a (dyn Fn() -> bool + Sync)>,
 }
@@ -234,9 +253,32 @@ impl<'a> Attacker<'a> {
             seed,
             excess,
             effort,
-            judging,
+            judging: Some(judging),
             retriever,
             over,
+        }
+    }
+
+    /// Attacks queries of an encoder that answers without noise: what its embeddings do is seen, so nothing is judged.
+    pub fn without_noise(
+        (embedder, gradients): (&'a dyn Embedder, &'a dyn InputGradients),
+        gallery: &'a Gallery,
+        seed: Seed,
+        effort: Effort,
+    ) -> Self {
+        Self {
+            embedder,
+            gradients,
+            gallery,
+            plain_gallery: gallery,
+            // That of probes, where gradients have to be estimated.
+            sigma: Sigma::new(search::PROBE).expect("the noise of probes is a noise level"),
+            seed,
+            excess: Excess::Refuse,
+            effort,
+            judging: None,
+            retriever: Retriever::Plain,
+            over: None,
         }
     }
 
@@ -290,7 +332,10 @@ impl<'a> Attacker<'a> {
             return Err(AttackError::Radius { picture: picture.identity.to_owned(), found: radius });
         }
         let mut cost = Cost::default();
-        let (smoothed, smallest_break) = self.attack_smoothed(picture, relevance, radius, &mut cost)?;
+        let (smoothed, smallest_break) = match self.judging {
+            Some(judging) => self.attack_smoothed(picture, relevance, radius, judging, &mut cost)?,
+            None => (Vec::new(), None),
+        };
         let mut plain = self.search(Against::Plain, picture, relevance, radius)?;
         let plain_right = plain.margin(picture.pixels)? > 0.0;
         let (points, plain_smallest_break) =
@@ -366,14 +411,15 @@ impl<'a> Attacker<'a> {
         picture: &Picture<'_>,
         relevance: &Relevance,
         radius: f64,
+        judging: Judging,
         cost: &mut Cost,
     ) -> Result<(Vec<Point>, Option<f64>), AttackError> {
         let mut search = self.search(Against::Smoothed, picture, relevance, radius)?;
         let found = search.run(&FACTORS)?;
-        let certifier = Certifier::new(self.gallery, self.sigma, self.judging.alpha);
+        let certifier = Certifier::new(self.gallery, self.sigma, judging.alpha);
         let smoother = search.smoother;
         let mut judge =
-            Judge::new(certifier, smoother, picture.identity, relevance, self.judging, FACTORS.len() as u32)
+            Judge::new(certifier, smoother, picture.identity, relevance, judging, FACTORS.len() as u32)
                 .retriever(self.retriever);
         let mut points = Vec::with_capacity(FACTORS.len());
         for (&factor, found) in FACTORS.iter().zip(&found) {
@@ -388,7 +434,7 @@ impl<'a> Attacker<'a> {
                 Some(below) => found[below].clone(),
                 None => search.scaled(&high, high.norm / 2.0)?,
             };
-            for _ in 0..self.judging.refinements {
+            for _ in 0..judging.refinements {
                 let norm = (low.norm * high.norm).sqrt();
                 let one = search.scaled(&high, norm)?;
                 let other = search.scaled(&low, norm)?;

@@ -57,6 +57,12 @@ pub trait Embedder: Sync {
     /// The caller guarantees that both slices hold the same whole number of rows.
     fn embed(&self, pictures: &[f32], embeddings: &mut [f32]) -> Result<(), EmbedderFailure>;
 
+    /// Embeds one picture in double precision, neither checked nor projected; none for an encoder that does not compute so.
+    fn embed_double(&self, picture: &[f32]) -> Option<Result<Vec<f64>, EmbedderFailure>> {
+        let _ = picture;
+        None
+    }
+
     /// What is known of the components of every embedding; negative ones are set to zero where it says so.
     fn components(&self) -> Components {
         Components::Any

@@ -12,14 +12,15 @@ use anyhow::{Context, bail};
 use retrievalguard::attack::{BlackBox, Effort, InputGradients, Judging, Mode, Pixels};
 use retrievalguard::certificate::{CertificateName, Radius};
 use retrievalguard::storage::atomic::WriteError;
-use retrievalguard::{Alpha, SampleCount, Seed};
+use retrievalguard::{Alpha, Excess, SampleCount, Seed};
 use retrievalguard_encoder::dataset::RecordSet;
 use retrievalguard_encoder::engine::{GradientsError, OnnxEmbedder, OnnxGradients};
 use retrievalguard_encoder::pipeline::{AttackRequest, AttackTarget, attack, begun_judge_seed};
+use retrievalguard_encoder::run::Smoothed;
 use retrievalguard_server::secret_seed;
 
 use super::run_directory::{ATTACK_FILE, RunDirectory, certificate_of};
-use crate::arguments::EngineArgs;
+use crate::arguments::{EngineArgs, refuse_noise};
 use crate::progress::{Progress, tell};
 
 pub(crate) use report::AttackFailed;
@@ -73,21 +74,21 @@ pub(crate) struct AttackArgs {
     /// Seed of the attack's noise
     #[arg(long, default_value = "0", help_heading = "Attack")]
     seed: Seed,
-    /// Most samples to judge a perturbed picture with
-    #[arg(long, default_value = "2000", help_heading = "Judge")]
-    judge_samples: SampleCount,
-    /// Samples that decide what to prove about a perturbed picture
-    #[arg(long, default_value = "200", help_heading = "Judge")]
-    judge_pilot: SampleCount,
-    /// Probability that anything proved about one query's attack is wrong
-    #[arg(long, default_value = "0.001", help_heading = "Judge", allow_negative_numbers = true)]
-    judge_alpha: Alpha,
+    /// Most samples to judge a perturbed picture with, 2000 by default
+    #[arg(long, help_heading = "Judge")]
+    judge_samples: Option<SampleCount>,
+    /// Samples that decide what to prove about a perturbed picture, 200 by default
+    #[arg(long, help_heading = "Judge")]
+    judge_pilot: Option<SampleCount>,
+    /// Probability that anything proved about one query's attack is wrong, 0.001 by default
+    #[arg(long, help_heading = "Judge", allow_negative_numbers = true)]
+    judge_alpha: Option<Alpha>,
     /// Seed of the judge's noise, to repeat a run; drawn from the operating system by default, and shown afterwards
     #[arg(long, help_heading = "Judge")]
     judge_seed: Option<Seed>,
-    /// Further sizes to judge, to narrow down where a query breaks
-    #[arg(long, default_value = "3", help_heading = "Judge")]
-    refinements: u32,
+    /// Further sizes to judge, to narrow down where a query breaks; 3 by default
+    #[arg(long, help_heading = "Judge")]
+    refinements: Option<u32>,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -97,18 +98,21 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         ("--steps", arguments.steps, MOST_STEPS),
         ("--restarts", arguments.restarts, MOST_STEPS),
         ("--noise", arguments.noise.unwrap_or(1), MOST_COPIES),
-        ("--judge-samples", arguments.judge_samples.get(), MOST_SAMPLES),
-        ("--judge-pilot", arguments.judge_pilot.get(), MOST_SAMPLES),
+        ("--judge-samples", arguments.judge_samples.map_or(1, SampleCount::get), MOST_SAMPLES),
+        ("--judge-pilot", arguments.judge_pilot.map_or(1, SampleCount::get), MOST_SAMPLES),
     ] {
         if !(1..=most).contains(&number) {
             bail!("{flag} is {number}, wanted a number from 1 to {most}");
         }
     }
-    if arguments.refinements > MOST_REFINEMENTS {
-        bail!("--refinements is {}, wanted at most {MOST_REFINEMENTS}", arguments.refinements);
+    if let Some(refinements) = arguments.refinements.filter(|&refinements| refinements > MOST_REFINEMENTS) {
+        bail!("--refinements is {refinements}, wanted at most {MOST_REFINEMENTS}");
     }
     let run = RunDirectory::open(&arguments.run)?;
-    let smoothed = run.description.smoothed()?;
+    let smoothed = run.description.smoothed().ok();
+    if smoothed.is_none() {
+        refuse_judge(arguments)?;
+    }
     let name = certificate_of(&run, arguments.certificate)?;
     refuse_other_systems(name)?;
     let (queries, targets) = targets(&run, name, arguments.queries)?;
@@ -126,13 +130,15 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     };
     let folder = arguments.out.as_deref().unwrap_or(&arguments.run);
     fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
-    let plain_gallery =
-        plain::gallery(&run, stored, &embedder, &arguments.engine, &folder.join("plain-gallery"))?;
+    // Without noise the plain retriever is the one that was certified, and its gallery is there.
+    let plain_gallery = match smoothed {
+        Some(_) => plain::gallery(&run, stored, &embedder, &arguments.engine, &folder.join("plain-gallery"))?,
+        None => None,
+    };
     let journal = folder.join("attack.journal");
-    // An attack that was fitted to the judge's noise of an earlier run would be judged by what it knows.
-    let judge_seed = match arguments.judge_seed {
-        Some(seed) => seed,
-        None => begun_judge_seed(&journal)?.map_or_else(secret_seed, Ok)?,
+    let judging = match smoothed {
+        Some(_) => Some(judging(arguments, &journal)?),
+        None => None,
     };
     let request = AttackRequest {
         queries: &queries,
@@ -142,7 +148,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         gradients,
         gallery: stored,
         plain_gallery: plain_gallery.as_ref(),
-        sigma: smoothed.procedure.sigma,
+        sigma: run.description.sigma(),
         seed: arguments.seed,
         effort: Effort {
             steps: arguments.steps,
@@ -151,14 +157,8 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
             noise: arguments.noise.unwrap_or(usual).next_multiple_of(2),
             pixels: if arguments.clip { Pixels::Clipped } else { Pixels::Free },
         },
-        judging: Judging {
-            alpha: arguments.judge_alpha,
-            pilot: arguments.judge_pilot,
-            samples: arguments.judge_samples,
-            refinements: arguments.refinements,
-            seed: judge_seed,
-        },
-        excess: smoothed.excess(),
+        judging,
+        excess: smoothed.map_or(Excess::Refuse, Smoothed::excess),
         threads: arguments.engine.threads(),
     };
     let progress = Progress::new("attacking");
@@ -168,9 +168,37 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     if found.resumed > 0 {
         tell(format_args!("{} queries were done before and were not attacked again", found.resumed));
     }
-    let (alpha, asked) = (smoothed.procedure.alpha, run.table.rows().len());
+    let (alpha, asked) = (smoothed.map(|smoothed| smoothed.procedure.alpha), run.table.rows().len());
     report::write(&request, (alpha, run.table_digest), &found.results, folder)?;
     report::show(&request, (alpha, asked), &found.results, &folder.join(ATTACK_FILE), out)
+}
+
+/// How results are judged. An attack that was fitted to the judge's noise of an earlier run would be judged by what it knows.
+fn judging(arguments: &AttackArgs, journal: &Path) -> anyhow::Result<Judging> {
+    let seed = match arguments.judge_seed {
+        Some(seed) => seed,
+        None => begun_judge_seed(journal)?.map_or_else(secret_seed, Ok)?,
+    };
+    Ok(Judging {
+        alpha: arguments.judge_alpha.map_or_else(|| Alpha::new(0.001), Ok)?,
+        pilot: arguments.judge_pilot.map_or_else(|| SampleCount::new(200), Ok)?,
+        samples: arguments.judge_samples.map_or_else(|| SampleCount::new(2_000), Ok)?,
+        refinements: arguments.refinements.unwrap_or(3),
+        seed,
+    })
+}
+
+/// Refuses flags about noise where breaks are seen.
+fn refuse_judge(arguments: &AttackArgs) -> anyhow::Result<()> {
+    let given = [
+        ("--judge-samples", arguments.judge_samples.is_some()),
+        ("--judge-pilot", arguments.judge_pilot.is_some()),
+        ("--judge-alpha", arguments.judge_alpha.is_some()),
+        ("--judge-seed", arguments.judge_seed.is_some()),
+        ("--refinements", arguments.refinements.is_some()),
+        ("--noise", arguments.noise.is_some() && !arguments.black_box),
+    ];
+    refuse_noise("the run has none: breaks are seen", &given)
 }
 
 /// Only certificates about the retriever that is attacked can be broken by it.

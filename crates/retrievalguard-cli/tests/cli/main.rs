@@ -34,4 +34,5 @@ mod serve_doors;
 #[cfg(feature = "train")]
 mod train;
 mod views;
+mod without_noise;
 mod workers;

@@ -42,14 +42,14 @@ pub struct AttackRequest<'a> {
     pub gallery: &'a GalleryDirectory,
     /// The same items without noise, for the plain encoder; it searches in the smoothed ones if there is none.
     pub plain_gallery: Option<&'a GalleryDirectory>,
-    /// Noise level.
-    pub sigma: Sigma,
+    /// Noise level; none if the certificates need no noise.
+    pub sigma: Option<Sigma>,
     /// Root of the noise that is attacked with; the judge has its own.
     pub seed: Seed,
     /// How hard the attack tries.
     pub effort: Effort,
-    /// How its results are judged.
-    pub judging: Judging,
+    /// How its results are judged; without noise they are seen.
+    pub judging: Option<Judging>,
     /// What happens to embeddings above the norm bound.
     pub excess: Excess,
     /// How many threads work; the result does not depend on it.
@@ -86,7 +86,7 @@ pub fn attack(
 ) -> Result<AttackReport, PipelineError> {
     assert_eq!(request.targets.len(), request.queries.len(), "a target for every query");
     let embedder = request.embedder;
-    for count in [request.judging.pilot, request.judging.samples] {
+    for count in request.judging.iter().flat_map(|judging| [judging.pilot, judging.samples]) {
         Samples::check_memory(count.get(), embedder.dimension())?;
     }
     let records = request.queries;
@@ -110,16 +110,15 @@ pub fn attack(
     let (pictures, broken) = (records.len(), BrokenPictures::Fatal);
     let run = ResumableRun { journal, description: &description, pictures, broken }.open()?;
     let gallery = &request.gallery.gallery;
-    let mut attacker = Attacker::new(
-        (embedder, request.gradients),
-        gallery,
-        request.sigma,
-        request.seed,
-        request.effort,
-        request.judging,
-    )
-    .excess(request.excess)
-    .retriever(Retriever::of(request.certificate));
+    let encoder: (&dyn Embedder, _) = (embedder, request.gradients);
+    let mut attacker = match request.sigma.zip(request.judging) {
+        Some((sigma, judging)) => {
+            Attacker::new(encoder, gallery, sigma, request.seed, request.effort, judging)
+                .excess(request.excess)
+                .retriever(Retriever::of(request.certificate))
+        }
+        None => Attacker::without_noise(encoder, gallery, request.seed, request.effort),
+    };
     if let Some(plain) = request.plain_gallery {
         attacker = attacker.plain_gallery(&plain.gallery);
     }

@@ -17,17 +17,20 @@ pub(super) fn bracket(prepared: &Prepared<'_>, attack: &Attack) -> NamedFigure {
         let places = queries.iter().enumerate();
         places.filter_map(|(rank, query)| Some((rank as f64 + 1.0, norm(query)?))).collect()
     };
+    let noise = attack.judge_alpha.is_some();
     let certified = ranked(|query| Some(query.radius));
-    let breaks = ranked(|query| query.smallest_break);
+    let breaks = ranked(|query| query.certified().1);
     let searched = ranked(searched_up_to);
     let caption = caption(queries.len(), breaks.len(), searched.len());
     let reach: Vec<(f64, f64)> =
-        queries.iter().map(|query| (query.radius, query.smallest_break.unwrap_or(query.radius))).collect();
+        queries.iter().map(|query| (query.radius, query.certified().1.unwrap_or(query.radius))).collect();
     let mut series = vec![
         Series::new("certified: nothing smaller breaks it", 0, certified).marks(Marks::Points).band(reach),
-        Series::new("smallest proved break", 1, breaks).marks(Marks::Points),
+        Series::new(if noise { "smallest proved break" } else { "smallest break found" }, 1, breaks)
+            .marks(Marks::Points),
         Series::new("searched up to here, no break proved", 6, searched).marks(Marks::Arrows),
-        Series::new("smallest break found without smoothing", 3, ranked(plain)).marks(Marks::Points),
+        Series::new("smallest break found without smoothing", 3, if noise { ranked(plain) } else { vec![] })
+            .marks(Marks::Points),
     ];
     series.retain(|series| !series.points.is_empty());
     // Room around the marks, which would otherwise lie on the axes.
@@ -68,8 +71,8 @@ fn caption(queries: usize, broken: usize, searched: usize) -> String {
 
 /// The largest size that was tried on a query without a proved break.
 fn searched_up_to(query: &AttackedQuery) -> Option<f64> {
-    let norms = query.smoothed.iter().map(|attempt| attempt.norm);
-    norms.reduce(f64::max).filter(|_| query.smallest_break.is_none())
+    let (points, smallest) = query.certified();
+    points.iter().map(|attempt| attempt.norm).reduce(f64::max).filter(|_| smallest.is_none())
 }
 
 fn plain(query: &AttackedQuery) -> Option<f64> {
@@ -99,6 +102,9 @@ pub(super) fn section(attack: &Attack) -> Markup {
     let row = |&factor: &f64| {
         let (smoothed, plain) = (attack.smoothed(factor), attack.plain(factor));
         let name = html! { (factor) " × radius" @if factor < 1.0 { span.muted { " (inside)" } } };
+        if attack.judge_alpha.is_none() {
+            return (name, vec![share(plain.broken, plain), share(plain.held, plain)]);
+        }
         let cells = vec![
             share(smoothed.broken, smoothed),
             share(smoothed.held, smoothed),
@@ -108,6 +114,12 @@ pub(super) fn section(attack: &Attack) -> Markup {
         (name, cells)
     };
     let rows: Vec<_> = attack.factors.iter().map(row).collect();
+    let headings: &[&str] = match attack.judge_alpha {
+        Some(_) => {
+            &["smoothed: proved broken", "proved to hold", "undecided", "not smoothed: broken by this attack"]
+        }
+        None => &["broken by this attack", "not broken by it"],
+    };
     html! {
         section #attacks aria-labelledby="attacks-title" {
             h2 #attacks-title { "Attacks" }
@@ -128,22 +140,30 @@ pub(super) fn section(attack: &Attack) -> Markup {
                             (broken) " of " (attack.queries.len())
                             " attacked queries were broken inside their certified radius (" (attack.certificate) ")."
                         }
-                        " A certificate may be wrong with probability " (attack.alpha) "; more than that is a defect."
+                        @match attack.alpha {
+                            Some(alpha) => { " A certificate may be wrong with probability " (alpha) "; more than that is a defect." }
+                            None => { " Without noise that is a defect: such a certificate holds always." }
+                        }
                     }
                 }
                 p {
                     (knew) (pixels)
-                    ". A break counts if fresh noise, on which the attack did not optimise, shows it with an error of at most "
-                    (attack.judge_alpha)
-                    ". The encoder without smoothing is attacked at the same sizes" (among) ", for contrast; only queries that it had right count."
+                    @match attack.judge_alpha {
+                        Some(alpha) => {
+                            ". A break counts if fresh noise, on which the attack did not optimise, shows it with an error of at most "
+                            (alpha)
+                            ". The encoder without smoothing is attacked at the same sizes" (among)
+                            ", for contrast; only queries that it had right count."
+                        }
+                        None => {
+                            ". Without noise there is nothing to judge: a break is an embedding, computed in double precision, that "
+                            "has a wrong item nearest to it."
+                        }
+                    }
                 }
             }
             div.scroll tabindex="0" role="region" aria-label="Attacks by size" {
-                (plain_table(
-                    "size of the attack",
-                    &["smoothed: proved broken", "proved to hold", "undecided", "not smoothed: broken by this attack"],
-                    &rows,
-                ))
+                (plain_table("size of the attack", headings, &rows))
             }
             @if !attack.budget.is_empty() {
                 p.muted {

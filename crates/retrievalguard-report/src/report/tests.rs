@@ -273,8 +273,8 @@ fn every_figure_is_there_in_both_shapes_and_the_bracket_with_an_attack() {
     let attack = Attack {
         table: None,
         certificate: "half-space".to_owned(),
-        alpha: 0.01,
-        judge_alpha: 0.001,
+        alpha: Some(0.01),
+        judge_alpha: Some(0.001),
         factors: vec![0.5],
         mode: Mode::BlackBox,
         pixels: None,
@@ -320,8 +320,8 @@ fn attack() -> Attack {
     Attack {
         table: None,
         certificate: "half-space".to_owned(),
-        alpha: 0.01,
-        judge_alpha: 0.001,
+        alpha: Some(0.01),
+        judge_alpha: Some(0.001),
         factors: vec![0.5],
         mode: Mode::BlackBox,
         pixels: None,

@@ -34,7 +34,7 @@ const STRIDE: [f64; 2] = [1.0, 0.05];
 const SMOOTHED_STRIDE: f64 = -0.75;
 
 /// Noise around a picture from which the gradients of the plain encoder are estimated, where they cannot be computed.
-const PROBE: f64 = 0.02;
+pub(super) const PROBE: f64 = 0.02;
 
 /// Parts of a restart after which its iterate is tried at every size: early iterates point best for small sizes.
 const TRIED_AT: [f64; 4] = [0.125, 0.25, 0.5, 1.0];
@@ -196,7 +196,13 @@ impl<'a> Search<'a> {
             }
             Against::Plain => {
                 self.cost.encoder_calls += 1;
-                Ok(self.smoother.clean(&picture)?.into_iter().map(f64::from).collect())
+                match self.attacker.embedder.embed_double(pixels) {
+                    Some(embedding) => embedding.map_err(|source| AttackError::Embedding {
+                        picture: self.picture.identity.to_owned(),
+                        source,
+                    }),
+                    None => Ok(self.smoother.clean(&picture)?.into_iter().map(f64::from).collect()),
+                }
             }
         }
     }
@@ -218,7 +224,8 @@ impl<'a> Search<'a> {
         shift
     }
 
-    /// The nearest item of every wrong label, the nearest first, seen from the unchanged picture.
+    /// An item of every wrong label, in the order in which the unchanged picture's embedding would reach their bisectors with
+    /// the nearest right item.
     fn targets(&mut self) -> Result<Vec<usize>, AttackError> {
         let gallery = self.gallery;
         let wanted = self.attacker.effort.restarts.saturating_sub(1) as usize;
@@ -226,15 +233,32 @@ impl<'a> Search<'a> {
             return Ok(Vec::new());
         }
         let mean = self.embedding(self.picture.pixels)?;
+        let ranked = gallery.nearest(&mean, gallery.len(), |_| &self.relevance.excluded)?;
+        let ranked: Vec<Neighbour> = ranked.into_iter().flatten().collect();
+        let is = |neighbour: &&Neighbour, wanted| self.relevance.of_row(gallery, neighbour.row) == wanted;
+        let Some(right) = ranked.iter().find(|row| is(row, RowRelevance::Positive)) else {
+            return Ok(Vec::new());
+        };
+        let mut wrong: Vec<(f64, usize)> = ranked
+            .iter()
+            .filter(|row| is(row, RowRelevance::Negative))
+            .map(|wrong| {
+                let pairs = gallery.vector(right.row).iter().zip(gallery.vector(wrong.row));
+                let apart =
+                    pairs.map(|(&one, &other)| (f64::from(one) - f64::from(other)).powi(2)).sum::<f64>();
+                (
+                    (wrong.squared_distance - right.squared_distance) / apart.sqrt().max(f64::MIN_POSITIVE),
+                    wrong.row,
+                )
+            })
+            .collect();
+        wrong.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
         let mut labels = Vec::new();
         let mut targets = Vec::new();
-        let ranked = gallery.nearest(&mean, gallery.len(), |_| &self.relevance.excluded)?;
-        for neighbour in ranked.into_iter().flatten() {
-            if self.relevance.of_row(gallery, neighbour.row) == RowRelevance::Negative
-                && !labels.contains(&gallery.label(neighbour.row))
-            {
-                labels.push(gallery.label(neighbour.row));
-                targets.push(neighbour.row);
+        for (_, row) in wrong {
+            if !labels.contains(&gallery.label(row)) {
+                labels.push(gallery.label(row));
+                targets.push(row);
             }
             if targets.len() == wanted {
                 break;

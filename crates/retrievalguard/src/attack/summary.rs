@@ -118,7 +118,7 @@ impl AttackSummary {
             if result.broken_inside() {
                 summary.inside.push(position);
             }
-            summary.bracketed += usize::from(result.smallest_break.is_some());
+            summary.bracketed += usize::from(result.certified().1.is_some());
             summary.plain_right += usize::from(result.plain_right);
             summary.plain_broken += usize::from(result.plain_broken());
         }

@@ -49,7 +49,7 @@ fn total(results: &[Attacked]) -> Cost {
 /// Writes the results; the same results give the same bytes.
 pub(super) fn write(
     request: &AttackRequest<'_>,
-    (alpha, table): (Alpha, Digest),
+    (alpha, table): (Option<Alpha>, Digest),
     results: &[Attacked],
     folder: &Path,
 ) -> anyhow::Result<()> {
@@ -61,14 +61,14 @@ pub(super) fn write(
         .zip(results)
         .map(|(query, attacked)| Query { identity: &query.identity, attacked })
         .collect();
-    let value = json!({
+    let mut value = json!({
         "table": table,
         "certificate": request.certificate,
         "alpha": alpha,
-        "judge_alpha": judging.alpha,
+        "judge_alpha": judging.map(|judging| judging.alpha),
         "sigma": request.sigma,
         "seed": request.seed,
-        "judge_seed": judging.seed,
+        "judge_seed": judging.map(|judging| judging.seed),
         "factors": FACTORS,
         "mode": request.gradients.mode(),
         "gradients": request.gradients.mode().gradients(),
@@ -79,21 +79,23 @@ pub(super) fn write(
             "steps": effort.steps,
             "restarts": effort.restarts,
             "noise": effort.noise,
-            "judging_pilot": judging.pilot,
-            "judging_samples": judging.samples,
-            "refinements": judging.refinements,
             "encoder_calls": encoder_calls,
             "gradient_passes": gradient_passes,
         },
         "queries": queries,
     });
+    if let Some(judging) = judging {
+        value["budget"]["judging_pilot"] = json!(judging.pilot);
+        value["budget"]["judging_samples"] = json!(judging.samples);
+        value["budget"]["refinements"] = json!(judging.refinements);
+    }
     Ok(atomic::write(&folder.join(ATTACK_FILE), seal(&value)?.as_bytes())?)
 }
 
 /// Prints the table and what follows from it.
 pub(super) fn show(
     request: &AttackRequest<'_>,
-    (alpha, asked): (Alpha, usize),
+    (alpha, asked): (Option<Alpha>, usize),
     results: &[Attacked],
     file: &Path,
     out: &mut dyn Write,
@@ -111,24 +113,37 @@ pub(super) fn show(
     };
     writeln!(
         out,
-        "{} certified queries attacked, {} at alpha {alpha}, sigma {}; {mode}, gradients {}{pixels}",
+        "{} certified queries attacked, {} {}; {mode}, gradients {}{pixels}",
         results.len(),
         request.certificate,
-        request.sigma,
+        match (alpha, request.sigma) {
+            (Some(alpha), Some(sigma)) => format!("at alpha {alpha}, sigma {sigma}"),
+            _ => "without noise".to_owned(),
+        },
         request.gradients.mode().gradients()
     )?;
     writeln!(
         out,
-        "budget: {} restarts of {} steps, {} noisy copies each; {encoder_calls} encoder calls and {gradient_passes} gradient passes in all",
-        effort.restarts, effort.steps, effort.noise
+        "budget: {} restarts of {} steps{}; {encoder_calls} encoder calls and {gradient_passes} gradient passes in all",
+        effort.restarts,
+        effort.steps,
+        match judging {
+            Some(_) => format!(", {} noisy copies each", effort.noise),
+            None => String::new(),
+        }
     )?;
-    writeln!(
-        out,
-        "judge: fresh noise (seed {}), up to {} samples per perturbation; what is proved of a query is wrong with probability {} at most",
-        String::from(judging.seed),
-        judging.samples,
-        judging.alpha
-    )?;
+    match judging {
+        Some(judging) => writeln!(
+            out,
+            "judge: fresh noise (seed {}), up to {} samples per perturbation; what is proved of a query is wrong with probability {} at most",
+            String::from(judging.seed),
+            judging.samples,
+            judging.alpha
+        )?,
+        None => {
+            writeln!(out, "judge: none; what the encoder makes of a picture is seen, in double precision")?;
+        }
+    }
     writeln!(out)?;
     write!(out, "{:<28}", "size, in certified radii")?;
     for factor in FACTORS {
@@ -136,12 +151,16 @@ pub(super) fn show(
     }
     writeln!(out)?;
     let broken = |rates: Rates| share(rates.broken, rates.total());
-    for (what, shares) in [
+    let held = |rates: Rates| share(rates.held, rates.total());
+    let noise = [
         ("smoothed, proved broken", summary.smoothed.map(broken)),
-        ("smoothed, proved to hold", summary.smoothed.map(|rates| share(rates.held, rates.total()))),
+        ("smoothed, proved to hold", summary.smoothed.map(held)),
         ("smoothed, undecided", summary.smoothed.map(|rates| share(rates.undecided, rates.total()))),
         ("plain, broken by this attack", summary.plain.map(broken)),
-    ] {
+    ];
+    let without =
+        [("broken by this attack", summary.plain.map(broken)), ("not broken by it", summary.plain.map(held))];
+    for (what, shares) in if judging.is_some() { &noise[..] } else { &without[..] } {
         write!(out, "{what:<28}")?;
         for share in shares {
             write!(out, "{share:>9}")?;
@@ -170,7 +189,7 @@ fn brackets(results: &[Attacked], summary: &AttackSummary, out: &mut dyn Write) 
     };
     let ratio =
         |result: &Attacked, norm: Option<f64>| norm.map_or(f64::INFINITY, |norm| norm / result.radius);
-    let smoothed = results.iter().map(|result| ratio(result, result.smallest_break)).collect();
+    let certified = results.iter().map(|result| ratio(result, result.certified().1)).collect();
     let right = results.iter().filter(|result| result.plain_right);
     let plain = right.map(|result| ratio(result, result.plain_smallest_break)).collect();
     writeln!(
@@ -178,8 +197,11 @@ fn brackets(results: &[Attacked], summary: &AttackSummary, out: &mut dyn Write) 
         "bracket: certified <= true <= smallest proved break, for {} of {} queries, the others have no upper end; median break {}",
         summary.bracketed,
         summary.queries,
-        median(smoothed)
+        median(certified)
     )?;
+    if results.iter().all(|result| result.smoothed.is_empty()) {
+        return Ok(());
+    }
     writeln!(
         out,
         "plain: {} of {} queries retrieved rightly, {} of them broken; median break {}",
@@ -194,10 +216,9 @@ fn brackets(results: &[Attacked], summary: &AttackSummary, out: &mut dyn Write) 
 /// A warning for every break inside, a failure for more than chance allows.
 fn conclude(
     request: &AttackRequest<'_>,
-    (alpha, asked): (Alpha, usize),
+    (alpha, asked): (Option<Alpha>, usize),
     summary: &AttackSummary,
 ) -> anyhow::Result<()> {
-    let judge_alpha = request.judging.alpha;
     let broken = summary.inside.len();
     let names: Vec<&str> = summary
         .inside
@@ -207,6 +228,17 @@ fn conclude(
         .collect();
     let more = if broken > LISTED { format!(" and {} more", broken - LISTED) } else { String::new() };
     let listed = names.join(", ") + &more;
+    let Some((alpha, judge_alpha)) = alpha.zip(request.judging.map(|judging| judging.alpha)) else {
+        if broken > 0 {
+            let queries = summary.queries;
+            return Err(AttackFailed(format!(
+                "{broken} of {queries} certificates that hold always are broken inside their radii: {listed}"
+            ))
+            .into());
+        }
+        tell(format_args!("no certificate was broken inside its radius"));
+        return Ok(());
+    };
     match summary.fault(asked, alpha, judge_alpha) {
         Some(AttackFault::Certificates { broken, probability }) => Err(AttackFailed(format!(
             "{broken} of {} certificates are broken inside their radii, which has probability {probability:.1e} among \
