@@ -85,9 +85,10 @@ def edit_panel(rows, radii, top, step):
     for number, row in enumerate(rows):
         y = top + step * (number + 0.5)
         parts.append(text(left - 8, y + 4, row["edit"], 11.5, "rg-ink", "end"))
-        parts.append(line(place(row["size of 5 %"]), y, place(row["size of 95 %"]), y, "rg-s1", 2.5))
-        parts.append(f'<circle class="rg-f1" cx="{place(row["mean size"]):.2f}" cy="{y:.2f}" r="4"></circle>')
-        parts.append(text(RIGHT + 6, y + 4, f"{row['inside']:.2f}", 11))
+        parts.append(line(place(row["size of 5 %"]), y, place(row["size of 95 %"]), y, "rg-axis", 2.5))
+        parts.append(f'<circle class="rg-muted" cx="{place(row["mean size"]):.2f}" cy="{y:.2f}" r="4"></circle>')
+        # Downwards: 1 is all of them.
+        parts.append(text(RIGHT + 6, y + 4, f"{numpy.floor(1000 * row['inside'] + 1e-6) / 1000:.3f}", 11))
     parts.append(text(RIGHT + 34, top - 6, "inside", 11, anchor="end"))
     parts.append(text((left + RIGHT) / 2, bottom + 34, "l2 size of the edit, where the certificate speaks", 12, anchor="middle"))
     return parts, bottom + 44
