@@ -141,7 +141,13 @@ def arguments():
     parser.add_argument("--rate", type=float, default=0.001, help="false-match rate for which thresholds are chosen")
     parser.add_argument("--hashes", default="phash,pdq", help="hashes to compare with, of phash and pdq, or none")
     parser.add_argument("--seed", type=int, default=1, help="which pictures are which")
-    return parser.parse_args()
+    options = parser.parse_args()
+    unknown = set(options.hashes.split(",")) - {*HASHES, "none"}
+    if unknown:
+        parser.error(f"--hashes has {', '.join(sorted(unknown))}, wanted {', '.join(HASHES)} or none")
+    if not 0 <= options.rate < 1:
+        parser.error(f"--rate is {options.rate}, wanted a share from 0 to 1")
+    return options
 
 
 class Experiment:

@@ -1,7 +1,7 @@
 """The encoder of block means as `retrievalguard copy-encoder` writes it, and the program's certificates.
 
 The program's preparation of pictures is Pillow's to the byte, so Pillow does it here. Embeddings are sums in `f64`, checked against the ONNX
-file under onnxruntime.
+file under onnxruntime. A program that indexes the pictures and certifies them itself takes the place of `prepared`, `embedded` and `certified`.
 """
 
 import json
@@ -14,15 +14,15 @@ import numpy
 import onnxruntime
 from PIL import Image
 
+CHANNELS = 3
+
 
 class Encoder:
     """Block means of `grid × grid` blocks of pictures of `size × size` pixels."""
 
-    def __init__(self, tool, folder, size, grid, grey=False):
+    def __init__(self, tool, folder, size, grid):
         self.tool, self.folder, self.size, self.grid = tool, Path(folder), size, grid
-        self.channels = 1 if grey else 3
-        flags = ["--grey"] if grey else []
-        self._run("copy-encoder", "--out", str(folder), "--size", str(size), "--grid", str(grid), *flags)
+        self._run("copy-encoder", "--out", str(folder), "--size", str(size), "--grid", str(grid))
         model = str(self.folder / "encoder.onnx")
         self.bound = json.loads(self._run("check-model", "--lipschitz", "--model", model, "--json"))
         self.constant = self.bound["constant"]
@@ -44,7 +44,7 @@ class Encoder:
         resize = dict(config["resize"])
         resampling = resize.pop("resampling", "8-bit")
         wanted = {"rule": "exact", "height": self.size, "width": self.size, "interpolation": "bilinear"}
-        plain = config["input"]["mean"] == [0.0] * self.channels and config["input"]["std"] == [1.0] * self.channels
+        plain = config["input"]["mean"] == [0.0] * CHANNELS and config["input"]["std"] == [1.0] * CHANNELS
         if resize != wanted or resampling not in ("8-bit", "float") or not plain:
             raise SystemExit(f"`{self.folder / 'encoder.toml'}` prepares pictures in a way that this experiment does not know")
         return resampling
@@ -52,24 +52,22 @@ class Encoder:
     def prepared(self, picture):
         """What the encoder gets, and where certificates speak: (height, width, channels) in [0, 1], `f32`."""
         side = (self.size, self.size)
-        if self.channels == 1:
-            picture = picture.convert("L")
         if self.resampling == "8-bit":
             values = numpy.asarray(picture.resize(side, Image.Resampling.BILINEAR), dtype=numpy.float32)
         else:
             bands = [band.convert("F").resize(side, Image.Resampling.BILINEAR) for band in picture.split()]
             values = numpy.stack([numpy.asarray(band) for band in bands], axis=-1)
-        return values.reshape(self.size, self.size, self.channels) / numpy.float32(255)
+        return values / numpy.float32(255)
 
     def embedded(self, prepared):
         """Embeddings (n, dimension) in `f64` of prepared pictures (n, height, width, channels)."""
         count, block = len(prepared), self.size // self.grid
-        blocks = prepared.astype(numpy.float64).reshape(count, self.grid, block, self.grid, block, self.channels)
+        blocks = prepared.astype(numpy.float64).reshape(count, self.grid, block, self.grid, block, CHANNELS)
         return (self.weight * blocks.sum(axis=(2, 4))).transpose(0, 3, 1, 2).reshape(count, -1)
 
     def picture_of(self, directions):
         """Transpose of the encoder: pictures (n, height, width, channels) that move embeddings in given directions."""
-        blocks = directions.reshape(len(directions), self.channels, self.grid, self.grid).transpose(0, 2, 3, 1)
+        blocks = directions.reshape(len(directions), CHANNELS, self.grid, self.grid).transpose(0, 2, 3, 1)
         block = self.size // self.grid
         return self.weight * blocks.repeat(block, axis=1).repeat(block, axis=2)
 
@@ -84,7 +82,7 @@ class Encoder:
 
     def error(self, precision="double_error"):
         """Forward error of every picture up to twice the norm of a white one."""
-        norm = 2 * math.sqrt(self.channels) * self.size
+        norm = 2 * math.sqrt(CHANNELS) * self.size
         return self.bound[precision]["slope"] * norm + self.bound[precision]["offset"]
 
     def certified(self, gallery, queries, labels):

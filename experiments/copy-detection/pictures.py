@@ -11,7 +11,7 @@ ENDINGS = {".jpg", ".jpeg", ".png", ".webp"}
 
 @dataclass(frozen=True)
 class Sets:
-    """Disjoint sets of photographs; nothing that is reported is measured on the last two."""
+    """Disjoint sets of photographs; choices are made on the last two, and edits, rates and attacks measured on the others."""
 
     items: list[Path]
     strangers: list[Path]
