@@ -11,6 +11,7 @@ mod arrays;
 mod attack;
 mod bad_input;
 mod commands;
+mod copies;
 mod demo;
 mod embeddings_file;
 mod experiment;

@@ -146,7 +146,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    fn new(line: &str, output: Output) -> Self {
+    pub(crate) fn new(line: &str, output: Output) -> Self {
         Self {
             line: line.to_owned(),
             status: output.status.code(),
