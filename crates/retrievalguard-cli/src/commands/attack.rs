@@ -1,6 +1,5 @@
 //! `retrievalguard attack`: tries to break the certificates of a run, and says how near it came.
 
-mod plain;
 mod report;
 
 use std::fs;
@@ -125,8 +124,13 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     };
     let folder = arguments.out.as_deref().unwrap_or(&arguments.run);
     fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
-    let plain_gallery =
-        plain::gallery(&run, stored, &embedder, &arguments.engine, &folder.join("plain-gallery"))?;
+    if stored.plain().is_none() {
+        tell(format_args!(
+            "note: gallery `{}` has no embeddings of its clean pictures, so the plain encoder searches the smoothed vectors, \
+             which are not its own; index again for a fair contrast",
+            run.inputs.places.gallery.display()
+        ));
+    }
     let journal = folder.join("attack.journal");
     // An attack that was fitted to the judge's noise of an earlier run would be judged by what it knows.
     let judge_seed = match arguments.judge_seed {
@@ -140,7 +144,6 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         embedder: &embedder,
         gradients,
         gallery: stored,
-        plain_gallery: plain_gallery.as_ref(),
         sigma: run.smoothed.procedure.sigma,
         seed: arguments.seed,
         effort: Effort {

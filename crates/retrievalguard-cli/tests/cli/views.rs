@@ -307,6 +307,8 @@ fn attacks_and_shared_runs_take_a_gallery_with_views() {
     let attack = "attack run --engine rten --queries 2 --steps 4 --restarts 1 --noise 8 --refinements 1 --judge-samples 200 \
                   --judge-pilot 50";
     sandbox.run(attack).succeeds();
-    let plain = GalleryDirectory::read(&sandbox.path("run/plain-gallery")).unwrap();
-    assert_eq!((plain.gallery.item_count(), plain.gallery.len()), (PICTURES, 2 * PICTURES));
+    assert!(sandbox.text("run/attack.json").contains("\"plain_gallery\": \"clean\""));
+    let stored = GalleryDirectory::read(&sandbox.path("gallery")).unwrap();
+    let plain = stored.plain().unwrap();
+    assert_eq!((plain.item_count(), plain.len()), (PICTURES, 2 * PICTURES));
 }

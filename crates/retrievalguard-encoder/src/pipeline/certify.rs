@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::kept_samples::{Drawn, KeptSamples};
 use super::{
     Answered, CertifyOptions, EncoderInputs, PictureOutcome, PipelineError, Query, QueryCertifier, Relevant,
-    ResumableRun, uncertified,
+    ResumableRun, nearest_plain, uncertified,
 };
 use crate::dataset::{PictureSource, Record, RecordSet};
 use crate::engine::OnnxEmbedder;
@@ -78,6 +78,15 @@ pub struct CertifyReport {
     pub description: RunDescription,
 }
 
+/// What the encoder without noise retrieves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlainAnswer {
+    /// Name of the retrieved item.
+    pub retrieved: String,
+    /// Its label.
+    pub retrieved_label: String,
+}
+
 /// The result of one query, as journals and parts keep it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueryAnswer {
@@ -88,6 +97,8 @@ pub struct QueryAnswer {
     nearest_wrong: Option<WrongItem>,
     cells: Vec<(CertificateName, Verdict, u32)>,
     deeper: Vec<Verdict>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    plain: Option<PlainAnswer>,
 }
 
 impl QueryAnswer {
@@ -111,12 +122,34 @@ impl QueryAnswer {
         let nearest_wrong = wrong.map(|(identity, label, view)| WrongItem { identity, label, view });
         let cell = |outcome: Outcome| (outcome.name, outcome.verdict, outcome.samples);
         let cells = outcomes.into_iter().map(cell).collect();
-        Ok(Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper })
+        Ok(Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, plain: None })
+    }
+
+    /// The same with what the encoder without noise retrieves in a gallery of clean embeddings, if there is one; `clean`
+    /// embeds the query's picture.
+    pub fn with_plain<E>(
+        self,
+        gallery: &StoredGallery,
+        excluded: &[usize],
+        clean: impl FnOnce() -> Result<Vec<f32>, E>,
+        refused: impl Fn(CertificateError) -> E,
+    ) -> Result<Self, E> {
+        let Some(gallery) = gallery.plain() else { return Ok(self) };
+        let found = nearest_plain(gallery, &clean()?, excluded).map_err(&refused)?;
+        let plain = match found {
+            Some(Neighbour { row, .. }) => PlainAnswer {
+                retrieved: gallery.identity(row).map_err(refused)?.into_owned(),
+                retrieved_label: gallery.label_name(gallery.label(row)).to_owned(),
+            },
+            None => PlainAnswer::default(),
+        };
+        Ok(Self { plain: Some(plain), ..self })
     }
 
     /// The row of a table, and the verdicts for Recall@2 and deeper.
     pub(super) fn into_row(self, identity: &str, label: &str) -> (ResultRow, Vec<Verdict>) {
-        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper } = self;
+        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, plain: _ } =
+            self;
         let certificates: BTreeMap<CertificateName, Cell> =
             cells.into_iter().map(|(name, verdict, samples)| (name, Cell { verdict, samples })).collect();
         let (identity, label) = (identity.to_owned(), label.to_owned());
@@ -247,6 +280,8 @@ pub fn certify(
                 Ok(samples)
             };
             let answer = QueryAnswer::of(&certifier, &query, draw, uncertified(identity))?;
+            let clean = || smoother.clean(picture).map_err(PipelineError::from);
+            let answer = answer.with_plain(request.gallery, query.excluded, clean, uncertified(identity))?;
             // Before the journal has the answer: what is done has its samples.
             if let Some(kept) = kept {
                 kept.write(position, &drawn)?;
