@@ -31,7 +31,7 @@ pub(crate) use answer::relevance_of;
 pub use answer::{Answered, Query, QueryCertifier, Relevant, Sighting, nearest_plain, uncertified};
 pub use attack::{AttackReport, AttackRequest, AttackTarget, attack, begun_judge_seed};
 pub use certify::{
-    CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, PlainAnswer, QueryAnswer, certify, check_gallery,
+    CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, QueryAnswer, certify, check_gallery,
 };
 pub use encoder_inputs::{EncoderInputs, input_values};
 pub use index::{IndexReport, IndexRequest, index};

@@ -1,5 +1,7 @@
 //! Galleries that hold the embeddings of their clean pictures beside the vectors that certificates speak of.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -107,6 +107,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         bail!("--refinements is {}, wanted at most {MOST_REFINEMENTS}", arguments.refinements);
     }
     let run = RunDirectory::open(&arguments.run)?;
+    let smoothed = run.description.smoothed()?;
     let name = certificate_of(&run, arguments.certificate)?;
     refuse_other_systems(name)?;
     let (queries, targets) = targets(&run, name, arguments.queries)?;
@@ -144,7 +145,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         embedder: &embedder,
         gradients,
         gallery: stored,
-        sigma: run.smoothed.procedure.sigma,
+        sigma: smoothed.procedure.sigma,
         seed: arguments.seed,
         effort: Effort {
             steps: arguments.steps,
@@ -160,7 +161,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
             refinements: arguments.refinements,
             seed: judge_seed,
         },
-        excess: run.smoothed.excess(),
+        excess: smoothed.excess(),
         threads: arguments.engine.threads(),
     };
     let progress = Progress::new("attacking");
@@ -170,7 +171,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     if found.resumed > 0 {
         tell(format_args!("{} queries were done before and were not attacked again", found.resumed));
     }
-    let (alpha, asked) = (run.smoothed.procedure.alpha, run.table.rows().len());
+    let (alpha, asked) = (smoothed.procedure.alpha, run.table.rows().len());
     report::write(&request, (alpha, run.table_digest), &found.results, folder)?;
     report::show(&request, (alpha, asked), &found.results, &folder.join(ATTACK_FILE), out)
 }
@@ -187,7 +188,9 @@ fn refuse_other_systems(name: CertificateName) -> anyhow::Result<()> {
         | CertificateName::HalfSpaceMean
         | CertificateName::HalfSpace
         | CertificateName::Vote
-        | CertificateName::Pairwise => Ok(()),
+        | CertificateName::Pairwise
+        | CertificateName::Lipschitz
+        | CertificateName::LipschitzMargin => Ok(()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use retrievalguard::certificate::{CertificateName, Radius};
-use retrievalguard::evaluation::{Guarantee, Summary};
+use retrievalguard::evaluation::{Guarantee, Share, Summary};
 use retrievalguard::gallery::Metric;
 use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard::storage::digest::Digest;
@@ -137,7 +137,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
         simultaneous: false,
         pilot: Some(arguments.pilot),
         samples: arguments.samples,
-        certificates: CertificateName::ALL.to_vec(),
+        certificates: CertificateName::SMOOTHED.to_vec(),
         top_k: 1,
         target_radius: None,
         replan_bets: false,
@@ -321,7 +321,7 @@ fn show(
     let summaries = summaries(&report.table, guarantee)?;
     print_text(&report.table, &summaries, &usual_radii(&report.table), guarantee, out)?;
     writeln!(out)?;
-    explain(&summaries, out)?;
+    explain(&summaries, report.table.plain_recall(), out)?;
 
     let shown = |path: &Path| path.display().to_string();
     writeln!(out, "\nwhere it lies")?;
@@ -362,7 +362,11 @@ fn show(
 }
 
 /// What the table proves, in words.
-fn explain(summaries: &[(CertificateName, Summary)], out: &mut dyn Write) -> anyhow::Result<()> {
+fn explain(
+    summaries: &[(CertificateName, Summary)],
+    plain: Option<Share>,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let of = |wanted: CertificateName| summaries.iter().find(|(name, _)| *name == wanted);
     let (Some((_, half_space)), Some((_, paper))) =
         (of(CertificateName::HalfSpace), of(CertificateName::Paper))
@@ -375,6 +379,13 @@ fn explain(summaries: &[(CertificateName, Summary)], out: &mut dyn Write) -> any
         "The encoder has never seen these products and finds the right one for {} of {} queries.",
         half_space.recall.count, half_space.queries
     )?;
+    if let Some(plain) = plain {
+        writeln!(
+            out,
+            "Without noise it finds {} of them, and nothing is proved; `attack` shows what that is worth.",
+            plain.count
+        )?;
+    }
     writeln!(
         out,
         "For {} of them half-space proves that no change of the pixels with an l2 norm below the\n\

@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
     let name = certificate_of(&run, arguments.certificate)?;
     let stored = run.gallery()?;
     let embedder = run.encoder(&arguments.engine)?;
-    let smoothed = &run.smoothed;
+    let smoothed = run.description.smoothed()?;
     let records = run.records()?;
     let record = &records[position];
     let pixels = pixels_of(record, &embedder)?;
@@ -137,7 +137,7 @@ fn compare(
     let same = cell.verdict == outcome.verdict;
     if embedder.report().to_string() != run.description.encoder.engine {
         run.tell_engine(embedder);
-        let adaptive = run.smoothed.procedure.target_radius.is_some();
+        let adaptive = run.description.smoothed()?.procedure.target_radius.is_some();
         let exactly = same && cell.samples == outcome.samples && shows_its_numbers(outcome, adaptive);
         return Ok(if exactly { Repeated::Exactly } else { Repeated::Otherwise });
     }
@@ -180,7 +180,7 @@ fn print(
         Some(rule) => writeln!(out, "certificate   {}, {rule}", outcome.name)?,
         None => writeln!(out, "certificate   {}", outcome.name)?,
     }
-    let (alpha, sigma) = (run.smoothed.procedure.alpha, run.smoothed.procedure.sigma);
+    let Procedure { alpha, sigma, target_radius, .. } = run.description.smoothed()?.procedure;
     match outcome.verdict {
         Verdict::Certified { radius: Radius::Unbounded } => {
             writeln!(out, "verdict       certified: no perturbation of any size changes the label")?;
@@ -191,7 +191,7 @@ fn print(
              \x20             except with probability {alpha} over the noise",
             radius.in_sigmas(sigma)
         )?,
-        Verdict::Abstained => match run.smoothed.procedure.target_radius {
+        Verdict::Abstained => match target_radius {
             Some(target) => writeln!(
                 out,
                 "verdict       abstained: the label is right, but {} samples do not prove the radius {target}",

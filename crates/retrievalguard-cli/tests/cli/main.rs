@@ -17,6 +17,7 @@ mod experiment;
 mod flips;
 mod lipschitz;
 mod outputs;
+mod plain;
 mod recommend;
 mod report;
 mod same_bytes;

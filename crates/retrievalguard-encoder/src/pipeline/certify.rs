@@ -25,7 +25,7 @@ use crate::run::{
     EncoderDescription, GalleryDescription, Method, Procedure, RUN_FORMAT, RunCommand, RunDescription,
     Smoothed, excluded_digest,
 };
-use crate::table::{Cell, ResultRow, ResultTable, WrongItem};
+use crate::table::{Cell, PlainAnswer, ResultRow, ResultTable, WrongItem};
 use crate::work::Observer;
 
 /// Whether a query may find itself in the gallery.
@@ -76,15 +76,6 @@ pub struct CertifyReport {
     pub excluded: Vec<Vec<usize>>,
     /// What the run was made with, as the table's metadata has it.
     pub description: RunDescription,
-}
-
-/// What the encoder without noise retrieves.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PlainAnswer {
-    /// Name of the retrieved item.
-    pub retrieved: String,
-    /// Its label.
-    pub retrieved_label: String,
 }
 
 /// The result of one query, as journals and parts keep it.
@@ -141,15 +132,15 @@ impl QueryAnswer {
                 retrieved: gallery.identity(row).map_err(refused)?.into_owned(),
                 retrieved_label: gallery.label_name(gallery.label(row)).to_owned(),
             },
-            None => PlainAnswer::default(),
+            // Whatever there is, the query must not see.
+            None => PlainAnswer { retrieved: String::new(), retrieved_label: String::new() },
         };
         Ok(Self { plain: Some(plain), ..self })
     }
 
     /// The row of a table, and the verdicts for Recall@2 and deeper.
     pub(super) fn into_row(self, identity: &str, label: &str) -> (ResultRow, Vec<Verdict>) {
-        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, plain: _ } =
-            self;
+        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, plain } = self;
         let certificates: BTreeMap<CertificateName, Cell> =
             cells.into_iter().map(|(name, verdict, samples)| (name, Cell { verdict, samples })).collect();
         let (identity, label) = (identity.to_owned(), label.to_owned());
@@ -160,6 +151,8 @@ impl QueryAnswer {
             retrieved_label,
             retrieved_view,
             nearest_wrong,
+            plain,
+            file: None,
             certificates,
         };
         (row, deeper)
@@ -229,9 +222,9 @@ impl CertifyPlan {
         if rows.is_empty() {
             return Err(PipelineError::NothingLeft { skipped: skipped.len() });
         }
-        let procedure = &self.description.smoothed()?.procedure;
+        let (sigma, names) = (self.description.sigma(), self.description.certificates().to_vec());
         Ok(CertifyReport {
-            table: ResultTable::new(procedure.sigma, procedure.certificates.clone(), rows)?,
+            table: ResultTable::new(sigma, names, rows)?,
             deeper,
             skipped,
             resumed,

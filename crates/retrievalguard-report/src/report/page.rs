@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
-use super::{Prepared, ReportError, date, evidence, figures, queries, statement, visible};
+use super::{Prepared, ReportError, contrast, date, evidence, figures, queries, statement, visible};
 use crate::chart::Layout;
 
 const STYLE: &str = include_str!("style.css");
@@ -44,7 +44,8 @@ pub(super) fn page(prepared: &Prepared<'_>) -> Result<String, ReportError> {
                     p.kind { "RetrievalGuard report" }
                     h1 { (report.name) }
                     p.muted {
-                        "Certificates of " (report.table.rows().len()) " queries at σ = " (report.table.sigma())
+                        "Certificates of " (report.table.rows().len()) " queries "
+                        @if let Some(sigma) = report.table.sigma() { "at σ = " (sigma) } @else { "without noise" }
                         @if let Some(finished) = report.facts.finished { ", finished " (date(finished)) }
                         ". Numbers speak of " code { (prepared.headline) } " unless they say otherwise."
                     }
@@ -60,6 +61,7 @@ pub(super) fn page(prepared: &Prepared<'_>) -> Result<String, ReportError> {
                     }
                 }
                 main {
+                    (contrast::headline(prepared))
                     (statement::headline(prepared))
                     @if !report.notes.is_empty() {
                         aside.notes aria-label="Notes" {

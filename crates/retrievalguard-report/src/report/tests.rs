@@ -4,7 +4,7 @@ use retrievalguard::Sigma;
 use retrievalguard::attack::{Mode, Pixels, Point, PointOutcome};
 use retrievalguard::certificate::{Radius, Verdict, round_down};
 use retrievalguard_encoder::picture::RgbPicture;
-use retrievalguard_encoder::table::{Cell, ResultRow, WrongItem};
+use retrievalguard_encoder::table::{Cell, PlainAnswer, ResultRow, WrongItem};
 
 use super::*;
 use crate::attack::{AttackedQuery, PlainGallery};
@@ -32,20 +32,25 @@ fn table(rows: usize, certificates: &[CertificateName]) -> ResultTable {
                 label: "wrong".to_owned(),
                 view: None,
             }),
+            plain: None,
+            file: None,
             certificates: certificates.iter().map(|&name| (name, Cell { verdict, samples: 1_000 })).collect(),
         }
     };
-    ResultTable::new(Sigma::new(0.25).unwrap(), certificates.to_vec(), (0..rows).map(row).collect()).unwrap()
+    ResultTable::new(Sigma::new(0.25).ok(), certificates.to_vec(), (0..rows).map(row).collect()).unwrap()
 }
 
 fn facts() -> Facts {
     Facts {
-        alpha: Alpha::new(0.01).unwrap(),
-        pilot: SampleCount::new(200).unwrap(),
-        samples: SampleCount::new(1_000).unwrap(),
+        basis: Basis::Samples(SampleFacts {
+            sigma: Sigma::new(0.25).unwrap(),
+            alpha: Alpha::new(0.01).unwrap(),
+            pilot: SampleCount::new(200).unwrap(),
+            samples: SampleCount::new(1_000).unwrap(),
+            target_radius: None,
+            seed: "7".to_owned(),
+        }),
         left_out: 0,
-        target_radius: None,
-        seed: "7".to_owned(),
         engine: HOSTILE.to_owned(),
         tool: "0.1.0".to_owned(),
         finished: Some(1_794_797_415),
@@ -79,7 +84,7 @@ fn report(table: &ResultTable, listed: usize) -> Report<'_> {
 
 #[test]
 fn nothing_hostile_becomes_markup_and_nothing_is_fetched() {
-    let table = table(20, &CertificateName::ALL);
+    let table = table(20, &CertificateName::SMOOTHED);
     let mut report = report(&table, 20);
     report.notes.push(HOSTILE.to_owned());
     let html = report.html().unwrap();
@@ -183,7 +188,7 @@ fn wrong_answers_are_counted_beside_the_proofs_and_pointed_at_when_they_are_the_
 
 #[test]
 fn each_certificate_names_the_retriever_it_speaks_of() {
-    let both = table(20, &CertificateName::ALL);
+    let both = table(20, &CertificateName::SMOOTHED);
     let html = report(&both, 20).html().unwrap();
     assert_eq!(html.matches("data-label=\"retriever\">mean<").count(), 6);
     assert_eq!(html.matches("data-label=\"retriever\">voting<").count(), 1);
@@ -238,7 +243,8 @@ fn upper_bounds_are_rounded_up_and_never_to_nothing() {
     }
     let table = table(20, &[CertificateName::HalfSpace]);
     let mut report = report(&table, 20);
-    report.facts.alpha = Alpha::new(1e-12).unwrap();
+    let Basis::Samples(samples) = &mut report.facts.basis else { panic!("no samples") };
+    samples.alpha = Alpha::new(1e-12).unwrap();
     let html = report.html().unwrap();
     for words in ["among 20 at most 2e-11 wrong certificates", "except with probability at most 2e-11."] {
         assert!(html.contains(words), "{words}");
@@ -256,7 +262,7 @@ fn a_large_table_is_cut_and_the_page_says_so() {
 
 #[test]
 fn every_figure_is_there_in_both_shapes_and_the_bracket_with_an_attack() {
-    let table = table(40, &CertificateName::ALL);
+    let table = table(40, &CertificateName::SMOOTHED);
     let mut report = report(&table, 40);
     let names = |report: &Report<'_>| -> Vec<&str> {
         report.figures().unwrap().iter().map(|figure| figure.name).collect()
@@ -297,6 +303,50 @@ fn every_figure_is_there_in_both_shapes_and_the_bracket_with_an_attack() {
         let html = Report { attack: Some(&attack), ..report.clone() }.html().unwrap();
         assert!(words.iter().all(|words| html.contains(words)), "{words:?}");
     }
+}
+
+#[test]
+fn the_headline_counts_plain_answers_of_all_queries_clean_and_under_attack() {
+    let plain = |row: &mut ResultRow, right: bool| {
+        let retrieved_label = if right { row.label.clone() } else { "other".to_owned() };
+        row.plain = Some(PlainAnswer { retrieved: "item".to_owned(), retrieved_label });
+    };
+    // Of 10 queries 6 are certified, 0.112 to 0.127 but for one without limit; the plain encoder has 8 right.
+    let made = table(10, &[CertificateName::HalfSpace]);
+    let mut rows = made.rows().to_vec();
+    let unknown = report(&made, 10).html().unwrap();
+    assert!(unknown.contains("plain unknown: index again; certified 0.40 at 0.121"), "{unknown}");
+    rows.iter_mut().enumerate().for_each(|(number, row)| plain(row, number < 8));
+    let names: Vec<String> = rows.iter().map(|row| row.identity.clone()).collect();
+    let table = ResultTable::new(made.sigma(), made.certificates().to_vec(), rows).unwrap();
+    let clean = report(&table, 10).html().unwrap();
+    assert!(clean.contains("plain 0.80 clean; certified 0.40 at 0.121"), "{clean}");
+    assert!(clean.contains("without noise: wrong") && clean.contains("plain encoder"));
+
+    let mut attack = attack();
+    attack.plain_gallery = Some(PlainGallery::Clean);
+    let like = attack.queries[0].clone();
+    let attacked = |place: usize, plain_right: bool, broken: Option<f64>| AttackedQuery {
+        identity: names[place].clone(),
+        plain_right,
+        plain: vec![],
+        plain_smallest_break: broken,
+        ..like.clone()
+    };
+    // Broken within the radius, beyond it, not at all, and wrong from the start; the other four were not attacked.
+    attack.queries = vec![
+        attacked(3, true, Some(0.1)),
+        attacked(4, true, Some(0.2)),
+        attacked(7, true, None),
+        attacked(8, false, None),
+    ];
+    let html = Report { attack: Some(&attack), ..report(&table, 10) }.html().unwrap();
+    assert!(html.contains("plain 0.80 clean, at most 0.70 under attack at 0.121"), "{html}");
+    assert!(html.contains("5 queries were not attacked and count as right"));
+    // Among smoothed vectors another retriever was attacked.
+    attack.plain_gallery = Some(PlainGallery::Stored);
+    let html = Report { attack: Some(&attack), ..report(&table, 10) }.html().unwrap();
+    assert!(html.contains("plain 0.80 clean; certified"));
 }
 
 /// One query proved broken at 0.6, and one that no search broke.
@@ -370,9 +420,9 @@ fn an_attack_that_found_nothing_is_not_shown_as_strength() {
 
 #[test]
 fn runs_with_nothing_to_show_still_have_a_page() {
-    let nobody = ResultTable::new(Sigma::new(0.25).unwrap(), vec![CertificateName::Paper], vec![]).unwrap();
+    let nobody = ResultTable::new(Sigma::new(0.25).ok(), vec![CertificateName::Paper], vec![]).unwrap();
     assert!(matches!(report(&nobody, 0).html(), Err(ReportError::Evaluation(_))));
-    let none = ResultTable::new(Sigma::new(0.25).unwrap(), vec![], vec![]).unwrap();
+    let none = ResultTable::new(Sigma::new(0.25).ok(), vec![], vec![]).unwrap();
     assert!(matches!(report(&none, 0).html(), Err(ReportError::NoCertificates)));
     // One query, misretrieved; nothing is known of the gallery or the encoder.
     let one = table(1, &[CertificateName::Vote]);
