@@ -62,7 +62,7 @@ fn a_set_of_ones_own_is_read_from_a_file_or_refused_before_any_work() {
         .write("mine.toml", set(&(as_is.clone() + &view("name = \"low\"\nshift = [0, 0.125]\nrotate = 4"))));
     sandbox.run(&format!("{index} mine.toml")).succeeds().prints(&["30 items with 2 views each"]);
     let stored = manifest(&sandbox);
-    assert_eq!((&stored["format"], &stored["items"]), (&json!(3), &json!(PICTURES)));
+    assert_eq!((&stored["format"], &stored["items"]), (&json!(4), &json!(PICTURES)));
     assert_eq!(
         (&stored["views"]["set"], &stored["views"]["views"][1]["name"]),
         (&json!("mine"), &json!("low"))
@@ -222,7 +222,7 @@ fn without_views_nothing_is_written_about_them() {
     for file in ["gallery/manifest.json", "gallery/items.jsonl", "run/certificates.jsonl", "run/run.json"] {
         assert!(!sandbox.text(file).contains("view"), "{file}");
     }
-    assert_eq!(manifest(&sandbox)["format"], 2);
+    assert_eq!(manifest(&sandbox)["format"], 4);
 }
 
 #[test]
