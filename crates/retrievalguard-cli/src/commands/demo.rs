@@ -379,13 +379,6 @@ fn explain(
         "The encoder has never seen these products and finds the right one for {} of {} queries.",
         half_space.recall.count, half_space.queries
     )?;
-    if let Some(plain) = plain {
-        writeln!(
-            out,
-            "Without noise it finds {} of them, and nothing is proved; `attack` shows what that is worth.",
-            plain.count
-        )?;
-    }
     writeln!(
         out,
         "For {} of them half-space proves that no change of the pixels with an l2 norm below the\n\
@@ -399,6 +392,13 @@ fn explain(
         paper.certified.count,
         Radius::Finite(there)
     )?;
+    if let Some(plain) = plain {
+        writeln!(
+            out,
+            "Without noise the encoder finds the right one for {} of {} queries, about which nothing is proved.",
+            plain.count, half_space.queries
+        )?;
+    }
     Ok(())
 }
 
