@@ -76,7 +76,13 @@ fn write(folder: &Path, items: u32, labels: u32, shards: usize) -> Result<(), Bo
     for row in 0..items {
         let (identity, label) = (format!("picture-{row}"), format!("label-{}", row % labels));
         let vector = item(row, labels, &centres, &noise);
-        writer.push(&ShardItem { identity: &identity, label: &label, vector: &vector, path: None })?;
+        writer.push(&ShardItem {
+            identity: &identity,
+            label: &label,
+            vector: &vector,
+            plain: None,
+            path: None,
+        })?;
     }
     let shards = writer.finish()?.shards.len();
     println!(

@@ -29,7 +29,9 @@ use retrievalguard::views::ViewError;
 use retrievalguard::{ParameterError, SampleError, SmoothingError};
 
 pub(crate) use answer::relevance_of;
-pub use answer::{Answered, Query, QueryCertifier, Relevant, Sighting, nearest_items, uncertified};
+pub use answer::{
+    Answered, Query, QueryCertifier, Relevant, Sighting, nearest_items, nearest_plain, uncertified,
+};
 pub use attack::{AttackReport, AttackRequest, AttackTarget, attack, begun_judge_seed};
 pub use certify::{
     CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, QueryAnswer, certify, check_gallery,

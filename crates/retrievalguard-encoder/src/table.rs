@@ -5,6 +5,7 @@
 
 pub(crate) mod columns;
 pub mod gallery_file;
+mod plain;
 mod plausible;
 mod record;
 mod results;
@@ -21,6 +22,7 @@ use retrievalguard::storage::manifest::StorageError;
 use retrievalguard::storage::npy::NpyError;
 use retrievalguard::storage::sealed::SealError;
 
+pub use plain::PLAIN_UNKNOWN;
 pub use record::{TableRecord, Unverified};
 pub use results::{Cell, FilePixels, PlainAnswer, ResultRow, ResultTable, StoredTable, WrongItem};
 

@@ -3,6 +3,7 @@
 //! The page needs nothing else: no network, no fonts, no script but the one that sorts its table. What is shown is
 //! handed in; a picture that is missing is shown as missing.
 
+mod contrast;
 mod evidence;
 mod figures;
 mod page;

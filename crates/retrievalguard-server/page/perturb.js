@@ -12,8 +12,7 @@ const REST = 120;
 
 const PLAIN = {
   own: "Searches clean embeddings of the same pictures.",
-  stored: "Searches the stored vectors, without noise on the query.",
-  preparing: "Searches the stored vectors; clean ones are being prepared.",
+  stored: "Searches the stored vectors, without noise on the query: index again for clean ones.",
 };
 
 export class Perturbing {

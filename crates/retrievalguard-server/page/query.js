@@ -271,9 +271,24 @@ export class Query {
     byId("answer-progress").textContent = growing
       ? `${grouped(samples)} of at most ${plural(asked.cap, "sample")}, ${time}`
       : `${plural(samples, "sample")} after a pilot of ${grouped(asked.answer.pilot)}, ${time}`;
+    this.#plain(asked.answer);
     byId("answer-statement").textContent = statement;
     byId("answer-again").textContent = asked.answer.asking_again ?? "";
     this.#chart.show(asked.looks, asked.cap, asked.target);
+  }
+
+  // What the encoder without noise says, beside what is proved.
+  #plain({ plain, label, candidate_label: candidate }) {
+    const place = byId("answer-plain");
+    place.dataset.label = plain?.label ?? "";
+    if (!plain) {
+      place.textContent = "The encoder without noise: unknown, the gallery has no clean embeddings. Index again.";
+      return;
+    }
+    const same = plain.label === (label ?? candidate) ? "the same label" : "another label";
+    place.replaceChildren(
+      "The encoder without noise retrieves ", element("strong", {}, plain.label), ` (${plain.identity}), ${same}; nothing is proved about that.`,
+    );
   }
 
   #neighbours(items) {

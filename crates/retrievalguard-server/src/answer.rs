@@ -129,6 +129,10 @@ pub(crate) struct Answer {
     pub(crate) asking_again: String,
     /// The nearest items, nearest first
     pub(crate) items: Vec<Item>,
+    /// What the encoder without noise retrieves, about which nothing is proved; null where the gallery has no embeddings
+    /// of its clean pictures
+    #[serde(default)]
+    pub(crate) plain: Option<Item>,
     pub(crate) milliseconds: Milliseconds,
     pub(crate) hashes: Hashes,
     /// Name of the request in the logs

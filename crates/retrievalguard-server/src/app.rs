@@ -41,8 +41,6 @@ impl App {
         };
         let runner = JobRunner { service: Arc::clone(&app.service), jobs: Arc::clone(&app.jobs) };
         app.start("jobs", move || runner.run())?;
-        let service = Arc::clone(&app.service);
-        app.start("plain-gallery", move || service.prepare_plain())?;
         Ok(app)
     }
 

@@ -1,23 +1,21 @@
 //! The gallery: one thread that writes, and snapshots for everyone who reads.
 //!
 //! Writes that arrive together go to the disk together, by one sync. A write is answered when it is on the disk and in
-//! the snapshot that the next query gets. The plain retriever's gallery, the same items embedded without noise, is kept
-//! beside it.
+//! the snapshot that the next query gets. The plain retriever's gallery, the same items embedded without noise, is part
+//! of it.
 //!
 //! A gallery that cannot be written to, or shall not be, is read once and served as it is.
 
 mod held;
-mod plain;
 mod snapshot;
 mod thread;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use self::held::{Held, ReadOnly};
-use self::plain::CleanEmbeddings;
 use self::thread::{Command, Reply, Shown, WAITING, WriterThread};
 use crate::OpenError;
 use crate::problem::Problem;
@@ -30,8 +28,8 @@ pub(crate) struct Addition {
     pub(crate) label: String,
     /// As the gallery's own vectors were made, one for each view of an item.
     pub(crate) vector: Vec<f32>,
-    /// Of the same views without noise.
-    pub(crate) clean: Vec<f32>,
+    /// Of the same views without noise, where the gallery keeps them beside the others.
+    pub(crate) plain: Option<Vec<f32>>,
     /// As it was sent.
     pub(crate) picture: Vec<u8>,
     /// Extension of its file.
@@ -51,14 +49,13 @@ pub(crate) struct GalleryWriter {
     shown: Arc<Shown>,
     commands: Mutex<Option<SyncSender<(Command, Reply)>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    directory: PathBuf,
     read_only: Option<ReadOnly>,
 }
 
 impl GalleryWriter {
     pub(crate) fn open(directory: &Path, read_only: bool) -> Result<Self, OpenError> {
         let (held, read_only) = Held::open(directory, read_only)?;
-        let shown = Arc::new(Shown::new(Snapshot::new(held.snapshot(), None)));
+        let shown = Arc::new(Shown::new(Snapshot::new(held.snapshot())));
         let (commands, receiver) = sync_channel(WAITING);
         let writer = WriterThread::new(held, Arc::clone(&shown));
         let thread = Builder::new().name("gallery".to_owned()).spawn(move || writer.run(&receiver));
@@ -66,7 +63,6 @@ impl GalleryWriter {
             shown,
             commands: Mutex::new(Some(commands)),
             thread: Mutex::new(Some(thread.map_err(OpenError::Threads)?)),
-            directory: directory.to_owned(),
             read_only,
         })
     }
@@ -84,11 +80,6 @@ impl GalleryWriter {
     /// The gallery as it is at this moment.
     pub(crate) fn current(&self) -> Arc<Snapshot> {
         self.shown.snapshot()
-    }
-
-    /// What the plain retriever searches.
-    pub(crate) fn plain_state(&self) -> &'static str {
-        self.shown.plain_state().name()
     }
 
     /// Adds an item; returns when it is on the disk.
@@ -118,14 +109,5 @@ impl GalleryWriter {
         {
             tracing::error!("the thread that writes the gallery panicked");
         }
-    }
-
-    /// Embeds the gallery's pictures by `embed`, if they are still what was indexed; says how many there are.
-    pub(crate) fn prepare_plain(&self, embed: impl Fn(&str, &[u8]) -> Option<Vec<f32>>) -> Option<usize> {
-        let clean = CleanEmbeddings::of(&self.current(), &self.directory, embed);
-        let count = clean.as_ref().map(|clean| clean.0.len());
-        // The service may be ending; then nobody asks for it.
-        let kept = self.send(Command::Plain(clean));
-        count.filter(|_| kept.is_ok())
     }
 }

@@ -11,7 +11,7 @@ use retrievalguard::certificate::{Decision, GrowingOutcome, Verdict};
 use retrievalguard::gallery::Label;
 use retrievalguard::noise::Stage;
 use retrievalguard::{SampleCount, Samples, Seed, TargetRadius};
-use retrievalguard_encoder::pipeline::{Answered, Query, QueryCertifier, Relevant, Sighting};
+use retrievalguard_encoder::pipeline::{Answered, Query, QueryCertifier, Relevant, Sighting, nearest_plain};
 
 use crate::admission::AdmissionSlot;
 use crate::answer::{Answer, DecisionWord, Guarantee, Hashes, Item, Milliseconds, Step, asking_again};
@@ -88,10 +88,11 @@ impl<'a> QueryExecution<'a> {
         let (started, procedure) =
             (Instant::now(), self.guarantees.procedure(request.samples, request.target));
         let certifier = QueryCertifier::new(&procedure, self.snapshot.gallery());
+        let plain = self.plain(request)?;
         let mut permit = None;
         let draw = |stage, range| self.draw(request, &mut permit, stage, range);
         let answered = certifier.answer(&self.query(), draw, Problem::from)?;
-        self.finish(request, started, &certifier, answered)
+        self.finish(request, started, &certifier, (answered, plain))
     }
 
     /// An answer whose radius grows while samples come in; `report` hears of every step and must not wait for anybody:
@@ -104,6 +105,7 @@ impl<'a> QueryExecution<'a> {
         let (started, procedure) =
             (Instant::now(), self.guarantees.procedure(request.samples, request.target));
         let certifier = QueryCertifier::new(&procedure, self.snapshot.gallery());
+        let plain = self.plain(request)?;
         let mut permit = None;
         let draw = |stage, range| self.draw(request, &mut permit, stage, range);
         let tell = |sighting: Sighting<'_>| {
@@ -112,7 +114,13 @@ impl<'a> QueryExecution<'a> {
                     let items = self.items(&certifier, mean, request.top_k)?;
                     let open = (0, DecisionWord::Open);
                     let label = self.label_name(label);
-                    let first = self.answer(request, started, Verdict::Abstained, label, open, items);
+                    let first = self.answer(
+                        request,
+                        started,
+                        (Verdict::Abstained, label),
+                        open,
+                        (items, plain.clone()),
+                    );
                     report(QueryProgress::First(Box::new(first)));
                 }
                 Sighting::Radius { label, outcome } => {
@@ -122,7 +130,7 @@ impl<'a> QueryExecution<'a> {
             Ok(())
         };
         let answered = certifier.answer_growing(&self.query(), draw, Problem::from, tell)?;
-        self.finish(request, started, &certifier, answered)
+        self.finish(request, started, &certifier, (answered, plain))
     }
 
     /// What a query is asked about: the label that its pilot retrieves.
@@ -149,13 +157,25 @@ impl<'a> QueryExecution<'a> {
         Ok(samples)
     }
 
+    /// What the encoder without noise retrieves, from one pass; none where the gallery has no clean embeddings.
+    fn plain(&self, request: &QueryRequest) -> Result<Option<Item>, Problem> {
+        let Some(gallery) = self.snapshot.plain() else { return Ok(None) };
+        let embedding = self.ticket.plain(request.picture.pixels.clone())?;
+        if let Some(slot) = self.slot {
+            slot.spend(1);
+        }
+        let _permit = self.permits.take();
+        let found = nearest_plain(gallery.into(), embedding.row(0), &[])?;
+        Ok(Item::list(self.snapshot, found.as_slice()).into_iter().next())
+    }
+
     /// The answer to a query that is certified.
     fn finish(
         &self,
         request: &QueryRequest,
         started: Instant,
         certifier: &QueryCertifier<'_>,
-        answered: Answered,
+        (answered, plain): (Answered, Option<Item>),
     ) -> Result<Answer, Problem> {
         let Answered { label, outcomes, decision, mean, .. } = answered;
         let outcome = outcomes.into_iter().next();
@@ -165,7 +185,8 @@ impl<'a> QueryExecution<'a> {
         let decision = decision.filter(|&decision| request.target.is_some() || decision != Decision::Capped);
         let decision = decision.map_or(DecisionWord::Fixed, DecisionWord::from);
         let cost = (outcome.samples, decision);
-        Ok(self.answer(request, started, outcome.verdict, self.label_name(label), cost, items))
+        let certified = (outcome.verdict, self.label_name(label));
+        Ok(self.answer(request, started, certified, cost, (items, plain)))
     }
 
     fn items(
@@ -193,10 +214,9 @@ impl<'a> QueryExecution<'a> {
         &self,
         request: &QueryRequest,
         started: Instant,
-        verdict: Verdict,
-        candidate: Option<String>,
+        (verdict, candidate): (Verdict, Option<String>),
         (samples, decision): (u32, DecisionWord),
-        items: Vec<Item>,
+        (items, plain): (Vec<Item>, Option<Item>),
     ) -> Answer {
         let Guarantee { verdict, label, radius, unbounded, statement } =
             Guarantee::new(verdict, candidate.as_deref(), self.guarantees, samples);
@@ -215,6 +235,7 @@ impl<'a> QueryExecution<'a> {
             alpha: self.guarantees.alpha.get(),
             asking_again: asking_again(self.guarantees.alpha),
             items,
+            plain,
             milliseconds: Milliseconds {
                 total: milliseconds(started),
                 waiting: rounded(self.ticket.waited().as_secs_f64() * 1e3),

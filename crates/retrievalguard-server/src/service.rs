@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use retrievalguard::certificate::Certifier;
 use retrievalguard::noise::Stage;
@@ -183,21 +183,21 @@ impl Service {
         }
         let provenance = snapshot.provenance();
         let views = self.views(provenance, &prepared)?;
-        let clean = embed_clean(&views, ticket)?;
-        let vector = match provenance.samples {
-            Some(0) => clean.clone(),
+        let (vector, plain) = match provenance.samples {
+            Some(0) => (embed_clean(&views, ticket)?, None),
             Some(count) => {
                 let seed = match provenance.seed {
                     Some(SeedRecord::Fixed(seed)) => seed,
                     Some(SeedRecord::Secret) | None => secret_seed().map_err(Problem::internal)?,
                 };
                 let noise = (self.settings.sigma, seed);
-                let mut vector = Vec::with_capacity(clean.len());
+                let mut vector = Vec::new();
                 for view in &views {
                     let samples = ticket.samples(view, noise, Stage::Gallery, 0..count)?;
                     vector.extend(samples.mean().iter().map(|&value| value as f32));
                 }
-                vector
+                let plain = snapshot.gallery().plain().map(|_| embed_clean(&views, ticket)).transpose()?;
+                (vector, plain)
             }
             None => {
                 return Err(Problem::conflict(
@@ -210,7 +210,7 @@ impl Service {
             PictureFormat::Png => "png",
             PictureFormat::WebP => "webp",
         });
-        self.gallery.add(Addition { identity, label, vector, clean, picture: bytes.to_vec(), format })
+        self.gallery.add(Addition { identity, label, vector, plain, picture: bytes.to_vec(), format })
     }
 
     /// The label that the smoothed retriever gives, by a pilot alone.
@@ -245,26 +245,6 @@ impl Service {
             inside: self.admission.count(),
             items: self.gallery.current().gallery().item_count(),
             jobs,
-        }
-    }
-
-    /// Embeds the gallery's pictures without noise, for the plain retriever.
-    pub(crate) fn prepare_plain(&self) {
-        let started = Instant::now();
-        let ticket = self.scheduler.background_ticket();
-        let snapshot = self.gallery.current();
-        let embed = |name: &str, bytes: &[u8]| {
-            if self.is_closing() {
-                return None;
-            }
-            let (picture, _) = self.prepare(name, bytes).ok()?;
-            embed_clean(&self.views(snapshot.provenance(), &picture).ok()?, &ticket).ok()
-        };
-        let found = self.gallery.prepare_plain(embed);
-        let seconds = started.elapsed().as_secs_f64();
-        match found {
-            Some(items) => tracing::info!(items, seconds, "the plain retriever searches clean embeddings"),
-            None => tracing::info!("the plain retriever searches the stored vectors"),
         }
     }
 

@@ -9,7 +9,7 @@
 //! ```text
 //! shared.json        the run's description, and the digests of everything below and of itself
 //! model.onnx         the encoder, and contract.toml how pictures are prepared for it
-//! gallery/           vectors.npy, items.jsonl, manifest.json
+//! gallery/           vectors.npy, items.jsonl, manifest.json, and plain.npy if there is one
 //! pictures/000042    a query's picture, as it was read
 //! parts/000042-003   what a task made
 //! ```

@@ -20,13 +20,14 @@ use crate::part::RunKey;
 use crate::{RunStore, WorkerError};
 
 /// Version of the layout of a shared run.
-pub const SHARED_FORMAT: u32 = 2;
+pub const SHARED_FORMAT: u32 = 3;
 
 pub(crate) const MANIFEST: &str = "shared.json";
 pub(crate) const MODEL: &str = "model.onnx";
 pub(crate) const MODEL_CONFIG: &str = "contract.toml";
 pub(crate) const GALLERY: &str = "gallery";
-pub(crate) const GALLERY_FILES: [&str; 3] = ["vectors.npy", "items.jsonl", "manifest.json"];
+/// The last is that of a gallery with embeddings of its clean pictures.
+pub(crate) const GALLERY_FILES: [&str; 4] = ["vectors.npy", "items.jsonl", "manifest.json", "plain.npy"];
 pub(crate) const PARTS: &str = "parts";
 
 /// A run, and where its inputs are for those who work on it.
@@ -148,8 +149,8 @@ impl RunManifest {
             }
             Method::Smoothed(_) | Method::Lipschitz(_) => {}
         }
-        if manifest.gallery.len() != GALLERY_FILES.len() {
-            return Err(wrong("a manifest with three files of a gallery".to_owned()));
+        if ![GALLERY_FILES.len() - 1, GALLERY_FILES.len()].contains(&manifest.gallery.len()) {
+            return Err(wrong("a manifest with three or four files of a gallery".to_owned()));
         }
         manifest.check_queries(&run)?;
         Ok(manifest)

@@ -130,14 +130,14 @@ impl Merging<'_> {
         let tasks: Vec<Task> = numbers.map(|number| Task::new(self.manifest, number)).collect();
         let Some(gallery) = self.gallery else {
             return match self.part(&tasks[0])? {
-                Part::Outcome(outcome) => self.admitted(&tasks[0], outcome),
+                Part::Outcome(outcome) => self.admitted(&tasks[0], *outcome),
                 Part::Samples { .. } => Err(self.unusable(&tasks[0], "it holds samples, wanted an outcome")),
             };
         };
         // A broken picture is the same for every task of its query.
         if let Part::Outcome(outcome) = self.part(&tasks[0])? {
-            return match outcome {
-                PictureOutcome::Skipped(_) => self.admitted(&tasks[0], outcome),
+            return match *outcome {
+                PictureOutcome::Skipped(_) => self.admitted(&tasks[0], *outcome),
                 PictureOutcome::Done(_) => {
                     Err(self.unusable(&tasks[0], "it holds an answer, wanted samples"))
                 }
@@ -149,8 +149,21 @@ impl Merging<'_> {
         let bound = gallery.provenance().norm_bound;
         // Those of a clamped encoder were clamped when they were drawn, which changes nothing but says so.
         let components = self.manifest.run.encoder.components;
-        let draw = |stage, _| Ok(self.samples(&tasks, stage, bound)?.with(components));
-        QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity)).map(PictureOutcome::Done)
+        let mut clean = None;
+        let draw = |stage, _| -> Result<Samples, WorkerError> {
+            let samples = self.samples(&tasks, stage, bound)?;
+            let Some(pilot) = samples.count().checked_sub(1).filter(|_| stage == Stage::Pilot) else {
+                return Ok(samples.with(components));
+            };
+            // The last row of the pilot's part is the clean picture.
+            clean = Some(samples.row(pilot as usize).to_vec());
+            let pilot = samples.slice(0..pilot);
+            Ok(pilot.ok_or_else(|| self.unusable(&tasks[0], "it holds no pilot"))?.with(components))
+        };
+        let answer = QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity))?;
+        let clean = || clean.ok_or_else(|| self.unusable(&tasks[0], "it holds no pilot"));
+        let answer = answer.with_plain(gallery, &query.excluded, clean, uncertified(&query.identity))?;
+        Ok(PictureOutcome::Done(answer))
     }
 
     /// An outcome that a worker of this run can have left: whether pictures are skipped is not part of what a part says
@@ -178,7 +191,9 @@ impl Merging<'_> {
                 continue;
             }
             let wrong = |reason: String| self.unusable(task, &reason);
-            let more = self.part(task)?.into_samples(bound, range.len()).map_err(wrong)?;
+            // Behind the pilot is the clean picture.
+            let rows = range.len() + usize::from(wanted == Stage::Pilot);
+            let more = self.part(task)?.into_samples(bound, rows).map_err(wrong)?;
             match &mut all {
                 Some(all) => all.append(&more).map_err(|error| wrong(error.to_string()))?,
                 None => all = Some(more),

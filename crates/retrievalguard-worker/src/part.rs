@@ -55,7 +55,7 @@ fn digest(key: RunKey, task: usize, kind: Kind, dimension: Option<usize>, conten
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Part {
     /// What came of a query; of any task of a query, that its picture is broken.
-    Outcome(PictureOutcome<QueryAnswer>),
+    Outcome(Box<PictureOutcome<QueryAnswer>>),
     /// Embeddings, row by row.
     Samples { dimension: usize, values: Vec<f32> },
 }
@@ -146,7 +146,7 @@ mod tests {
         let cut = RunKey { chunk: NonZeroU32::new(8), ..run };
         let parts = [
             Part::Samples { dimension: 3, values: vec![0.1, -0.2, 0.3, f32::MIN_POSITIVE, 0.0, 0.5] },
-            Part::Outcome(PictureOutcome::Skipped("broken\nin two lines".to_owned())),
+            Part::Outcome(Box::new(PictureOutcome::Skipped("broken\nin two lines".to_owned()))),
         ];
         for part in parts {
             let bytes = part.encode(run, 7);

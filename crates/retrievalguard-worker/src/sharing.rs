@@ -99,14 +99,15 @@ fn gallery_files(
     directory: &Path,
 ) -> Result<Vec<(&'static str, Vec<u8>)>, WorkerError> {
     let stored = request.gallery.in_memory()?;
+    let names = &GALLERY_FILES[..if stored.gallery.plain().is_some() { 4 } else { 3 }];
     if stored.writes() == 0 {
-        return GALLERY_FILES.iter().map(|name| Ok((*name, read(&directory.join(name))?))).collect();
+        return names.iter().map(|name| Ok((*name, read(&directory.join(name))?))).collect();
     }
     let temporary = temporary_folder()?;
     let folder = temporary.path().join(GALLERY);
     let provenance = stored.manifest.provenance.clone();
     GalleryDirectory::write(&folder, &stored.gallery, &stored.paths, provenance)?;
-    GALLERY_FILES.iter().map(|name| Ok((*name, read(&folder.join(name))?))).collect()
+    names.iter().map(|name| Ok((*name, read(&folder.join(name))?))).collect()
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, WorkerError> {

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use retrievalguard::noise::Stage;
 use retrievalguard::storage::atomic;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::GalleryDirectory;
@@ -232,7 +233,7 @@ impl Worker {
         let prepared = match (prepared, manifest.broken()) {
             (Ok(prepared), _) => prepared,
             (Err(error), BrokenPictures::Skip) => {
-                return Ok(Part::Outcome(PictureOutcome::Skipped(error.to_string())));
+                return Ok(Part::Outcome(Box::new(PictureOutcome::Skipped(error.to_string()))));
             }
             (Err(error), BrokenPictures::Fatal) => return Err(error.into()),
         };
@@ -243,8 +244,9 @@ impl Worker {
             (Method::Smoothed(smoothed), _) => smoothed,
             (Method::Lipschitz(bounded), Some(gallery)) => {
                 let certifier = PlainCertifier::stored(bounded, gallery)?;
-                let answer = QueryAnswer::plain(&certifier, &asked, embedder, (&query.identity, &pixels))?;
-                return Ok(Part::Outcome(PictureOutcome::Done(answer)));
+                let answer =
+                    QueryAnswer::without_noise(&certifier, &asked, embedder, (&query.identity, &pixels))?;
+                return Ok(Part::Outcome(Box::new(PictureOutcome::Done(answer))));
             }
             (Method::Lipschitz(_), None) => unreachable!("tasks without noise are whole queries"),
         };
@@ -255,12 +257,20 @@ impl Worker {
         match (&task.kind, &self.tools.gallery) {
             (TaskKind::Samples { stage, range }, _) => {
                 let samples = draw(*stage, range.clone())?;
-                Ok(Part::Samples { dimension: samples.dimension(), values: samples.values().to_vec() })
+                let mut values = samples.values().to_vec();
+                // The task of the pilot embeds the clean picture as well, behind its samples.
+                if *stage == Stage::Pilot {
+                    values.extend(smoother.clean(&picture).map_err(PipelineError::from)?);
+                }
+                Ok(Part::Samples { dimension: samples.dimension(), values })
             }
             (TaskKind::Answer, Some(gallery)) => {
                 let certifier = QueryCertifier::stored(&smoothed.procedure, gallery);
                 let answer = QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity))?;
-                Ok(Part::Outcome(PictureOutcome::Done(answer)))
+                let clean = || smoother.clean(&picture).map_err(PipelineError::from);
+                let answer =
+                    answer.with_plain(gallery, &query.excluded, clean, uncertified(&query.identity))?;
+                Ok(Part::Outcome(Box::new(PictureOutcome::Done(answer))))
             }
             (TaskKind::Answer, None) => {
                 unreachable!("the gallery is opened where tasks are whole queries")

@@ -70,6 +70,7 @@ fn write(folder: &Path, items: u32, rows: usize) -> Result<(), Box<dyn Error>> {
             identity: &format!("picture-{row}"),
             label: &label,
             vector: &vector,
+            plain: None,
             path: None,
         })?;
     }

@@ -164,6 +164,38 @@ pub enum GalleryError {
         /// Name of the item.
         identity: String,
     },
+    /// The plain vectors, laid end to end, do not have the length that the items need.
+    #[error(
+        "plain vectors of the gallery hold {found} numbers, wanted {items} items of dimension {dimension}"
+    )]
+    PlainLength {
+        /// How many numbers were given.
+        found: usize,
+        /// How many items there are.
+        items: usize,
+        /// How many components each vector has.
+        dimension: usize,
+    },
+    /// All items have an embedding of the clean picture, or none.
+    #[error(
+        "gallery item `{identity}` (row {row}) has no embedding of its clean picture, wanted one as the others have"
+    )]
+    PlainMissing {
+        /// Name of the item.
+        identity: String,
+        /// Row that it would have had.
+        row: usize,
+    },
+    /// All items have an embedding of the clean picture, or none.
+    #[error(
+        "gallery item `{identity}` (row {row}) has an embedding of its clean picture, wanted none as the others have"
+    )]
+    PlainUnwanted {
+        /// Name of the item.
+        identity: String,
+        /// Row that it would have had.
+        row: usize,
+    },
     /// A component is infinite or not a number.
     #[error(
         "component {component} of gallery item `{identity}` (row {row}) is {value}, wanted a finite number"
@@ -219,6 +251,8 @@ pub struct Gallery {
     squared_norms: Vec<f64>,
     /// Names of an item's views; empty where an item is a row.
     view_names: Vec<String>,
+    /// The same items by the embeddings of their clean pictures.
+    plain: Option<Box<Gallery>>,
 }
 
 impl Gallery {
@@ -270,7 +304,55 @@ impl Gallery {
             rows_by_identity,
             squared_norms,
             view_names: Vec::new(),
+            plain: None,
         })
+    }
+
+    /// Adds the vectors that the encoder without noise gives for the same pictures, laid end to end in the same rows.
+    ///
+    /// They are what the plain retriever searches; no certificate looks at them.
+    ///
+    /// ```
+    /// use retrievalguard::gallery::{Gallery, Metric};
+    ///
+    /// let names = ["cat-1", "dog-1"].map(String::from).to_vec();
+    /// let gallery = Gallery::new(vec![0.0, 1.0], 1, names, &["cat", "dog"], Metric::Euclidean)?;
+    /// let gallery = gallery.with_plain(vec![0.9, 0.1])?;
+    /// let plain = gallery.plain().ok_or("no plain vectors")?;
+    /// assert_eq!(gallery.nearest(&[0.2], 1, |_| &[])?[0][0].row, 0);
+    /// assert_eq!(plain.nearest(&[0.2], 1, |_| &[])?[0][0].row, 1);
+    /// assert_eq!(plain.identity(1), "dog-1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_plain(mut self, mut vectors: Vec<f32>) -> Result<Self, GalleryError> {
+        let (items, dimension) = (self.len(), self.dimension);
+        if items.checked_mul(dimension) != Some(vectors.len()) {
+            return Err(GalleryError::PlainLength { found: vectors.len(), items, dimension });
+        }
+        let mut squared_norms = Vec::with_capacity(items);
+        for (row, vector) in vectors.chunks_exact_mut(dimension).enumerate() {
+            squared_norms.push(admit(vector, row, &self.identities[row], self.metric)?);
+        }
+        self.plain = Some(Box::new(Self {
+            vectors,
+            dimension,
+            metric: self.metric,
+            labels: self.labels.clone(),
+            label_names: self.label_names.clone(),
+            labels_by_name: self.labels_by_name.clone(),
+            identities: self.identities.clone(),
+            rows_by_identity: self.rows_by_identity.clone(),
+            squared_norms,
+            view_names: self.view_names.clone(),
+            plain: None,
+        }));
+        Ok(self)
+    }
+
+    /// The same items in the same rows by the embeddings of their clean pictures, if they were
+    /// [given](Gallery::with_plain).
+    pub fn plain(&self) -> Option<&Gallery> {
+        self.plain.as_deref()
     }
 
     /// Says that every item has these views, in consecutive rows and in this order.
@@ -318,7 +400,8 @@ impl Gallery {
                 });
             }
         }
-        Ok(Self { view_names: names, ..self })
+        let plain = self.plain.map(|plain| Box::new(Self { view_names: names.clone(), ..*plain }));
+        Ok(Self { view_names: names, plain, ..self })
     }
 
     /// Number of views of every item, at least 1.

@@ -88,7 +88,8 @@ fn child_that_writes_until_it_is_killed() {
         let edits = (number..number + 3).map(|number| {
             let vector = vec![number as f32, 0.5];
             let path = live.store_picture(&number.to_le_bytes(), "bin").unwrap();
-            let item = NewItem { identity: format!("item {number}"), label: "cat".into(), vector };
+            let item =
+                NewItem { identity: format!("item {number}"), label: "cat".into(), vector, plain: None };
             Edit::Add { item, path: Some(path) }
         });
         let edits = edits.collect();

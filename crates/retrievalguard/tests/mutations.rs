@@ -75,6 +75,7 @@ fn no_damaged_file_makes_a_reader_panic_hang_or_fill_the_memory() {
             identity: format!("new {number}"),
             label: "cat".into(),
             vector: vec![0.5, -0.25, number as f32],
+            plain: None,
         };
         live.write(vec![Edit::Add { item, path: None }]).unwrap().remove(0).unwrap();
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import sys
 import os
 from collections.abc import Sequence as AbstractSequence
@@ -391,6 +392,14 @@ class Certificates(AbstractSequence[Certificate]):
         verdicts = self._table[self._name(certificate)].verdicts
         self._check_rows()
         return sum(verdict != "misretrieved" for verdict in verdicts) / len(verdicts)
+
+    @property
+    def plain_recall(self) -> Optional[float]:
+        """Recall@1 of the encoder without noise, about which nothing is proved; None if a row does not say it."""
+        found = self._columns["plain_retrieved_labels"]
+        if not found or any(label is None for label in found):
+            return None
+        return sum(map(operator.eq, found, self._columns["labels"])) / len(found)
 
     def certified_recall(self, radii: ArrayLike, certificate: Optional[str] = None) -> NDArray[np.float64]:
         """Recall@1(r): the share of all queries whose certified radius exceeds each of the radii.

@@ -1,6 +1,5 @@
 //! `retrievalguard attack`: tries to break the certificates of a run, and says how near it came.
 
-mod plain;
 mod report;
 
 use std::fs;
@@ -131,10 +130,13 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     let folder = arguments.out.as_deref().unwrap_or(&arguments.run);
     fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
     // Without noise the plain retriever is the one that was certified, and its gallery is there.
-    let plain_gallery = match smoothed {
-        Some(_) => plain::gallery(&run, stored, &embedder, &arguments.engine, &folder.join("plain-gallery"))?,
-        None => None,
-    };
+    if smoothed.is_some() && stored.plain().is_none() {
+        tell(format_args!(
+            "note: gallery `{}` has no embeddings of its clean pictures, so the plain encoder searches the smoothed vectors, \
+             which are not its own; index again for a fair contrast",
+            run.inputs.places.gallery.display()
+        ));
+    }
     let journal = folder.join("attack.journal");
     let judging = match smoothed {
         Some(_) => Some(judging(arguments, &journal)?),
@@ -147,7 +149,6 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         embedder: &embedder,
         gradients,
         gallery: stored,
-        plain_gallery: plain_gallery.as_ref(),
         sigma: run.description.sigma(),
         seed: arguments.seed,
         effort: Effort {

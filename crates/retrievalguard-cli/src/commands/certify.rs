@@ -30,7 +30,7 @@ use retrievalguard_encoder::pipeline::{
     model_config_difference, noise_of, usual_certificates,
 };
 use retrievalguard_encoder::run::{LipschitzBounded, Method, Procedure, Smoothed};
-use retrievalguard_encoder::table::ResultTable;
+use retrievalguard_encoder::table::{PLAIN_UNKNOWN, ResultTable};
 use retrievalguard_worker::{Notes, RunStore, Sharing, share};
 
 /// What stands in for pictures and an encoder.
@@ -416,7 +416,9 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
         }
     }
     print_decision_cost(procedure);
-    let calls = queries * (u64::from(pilot) + u64::from(procedure.samples.get()));
+    // One more without noise, where there is something to compare it with.
+    let plain = u64::from(request.gallery.plain().is_some());
+    let calls = queries * (plain + u64::from(pilot) + u64::from(procedure.samples.get()));
     let rate = speed(request, smoothed)?;
     tell(format_args!("plan: at most {calls} encoder calls, about {}", duration(calls as f64 / rate)));
     Ok(())
@@ -491,6 +493,19 @@ pub(super) fn print_rows(report: &CertifyReport, folder: &Path, out: &mut dyn Wr
             // The sum of no numbers is a negative zero.
             round_down(finite.max(0.0) / table.rows().len() as f64, 4),
         )?;
+    }
+    if table.sigma().is_some() {
+        match table.plain_recall() {
+            Some(recall) => writeln!(
+                out,
+                "{:<16} {} of {} right without noise (recall@1 {:.4}), nothing proved",
+                "plain",
+                recall.count,
+                table.rows().len(),
+                recall.share
+            )?,
+            None => writeln!(out, "{:<16} {PLAIN_UNKNOWN}", "plain")?,
+        }
     }
     writeln!(out, "{}", folder.join("certificates.parquet").display())?;
     Ok(())

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use retrievalguard::certificate::{CertificateName, Radius};
-use retrievalguard::evaluation::{Guarantee, Summary};
+use retrievalguard::evaluation::{Guarantee, Share, Summary};
 use retrievalguard::gallery::Metric;
 use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard::storage::digest::Digest;
@@ -322,7 +322,7 @@ fn show(
     let summaries = summaries(&report.table, guarantee)?;
     print_text(&report.table, &summaries, &usual_radii(&report.table), guarantee, out)?;
     writeln!(out)?;
-    explain(&summaries, out)?;
+    explain(&summaries, report.table.plain_recall(), out)?;
 
     let shown = |path: &Path| path.display().to_string();
     writeln!(out, "\nwhere it lies")?;
@@ -363,7 +363,11 @@ fn show(
 }
 
 /// What the table proves, in words.
-fn explain(summaries: &[(CertificateName, Summary)], out: &mut dyn Write) -> anyhow::Result<()> {
+fn explain(
+    summaries: &[(CertificateName, Summary)],
+    plain: Option<Share>,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let of = |wanted: CertificateName| summaries.iter().find(|(name, _)| *name == wanted);
     let (Some((_, half_space)), Some((_, paper))) =
         (of(CertificateName::HalfSpace), of(CertificateName::Paper))
@@ -389,6 +393,13 @@ fn explain(summaries: &[(CertificateName, Summary)], out: &mut dyn Write) -> any
         paper.certified.count,
         Radius::Finite(there)
     )?;
+    if let Some(plain) = plain {
+        writeln!(
+            out,
+            "Without noise the encoder finds the right one for {} of {} queries, about which nothing is proved.",
+            plain.count, half_space.queries
+        )?;
+    }
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use retrievalguard::Alpha;
 use retrievalguard::certificate::{CertificateName, Radius, round_down};
 use retrievalguard::evaluation::{Guarantee, Summary};
 use retrievalguard_encoder::run::TableDescription;
-use retrievalguard_encoder::table::{ResultTable, StoredTable, Unverified};
+use retrievalguard_encoder::table::{PLAIN_UNKNOWN, ResultTable, StoredTable, Unverified};
 use serde_json::{Value, json};
 
 use super::certify::tell_misretrieved;
@@ -86,6 +86,7 @@ pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Resu
             "guarantee": guarantee,
             "expected_wrong_at_most": guarantee.expected_failures(u32::try_from(table.rows().len())?),
             "certificates": certificates,
+            "plain": table.plain_recall().map(|recall| json!({ "recall": recall })),
             "run": described,
             "verified": verified,
         });
@@ -222,7 +223,27 @@ pub(super) fn print_text(
             },
         )?;
     }
+    // Certificates without noise speak of the encoder itself.
+    if table.sigma().is_some() {
+        match table.plain_recall() {
+            Some(recall) => writeln!(
+                out,
+                "{:<16} {:>9.4} {:>10} {:>9} {:>13.4} {:>10} {:>10}",
+                "plain",
+                recall.share,
+                "-",
+                "-",
+                1.0 - recall.share,
+                "-",
+                "-"
+            )?,
+            None => writeln!(out, "{:<16} {PLAIN_UNKNOWN}", "plain")?,
+        }
+    }
     writeln!(out, "\nrejected: right but abstained; misretrieved: wrong before anybody attacks")?;
+    if table.sigma().is_some() {
+        writeln!(out, "plain: the encoder without noise, about which nothing is proved")?;
+    }
     writeln!(out, "radius: mean certified radius over all queries, 0 where there is none\n")?;
     writeln!(out, "certified recall: share of all queries whose certified radius exceeds r")?;
     write!(out, "{:<16}", "r")?;

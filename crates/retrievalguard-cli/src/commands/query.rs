@@ -14,9 +14,10 @@ use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{
     Answered, Query, QueryCertifier, Relevant, check_cap, check_gallery, check_kind, default_pilot,
-    input_values, noise_of,
+    input_values, nearest_plain, noise_of,
 };
 use retrievalguard_encoder::run::{Procedure, Retriever};
+use retrievalguard_encoder::table::PLAIN_UNKNOWN;
 use retrievalguard_server::secret_seed;
 use serde_json::{Value, json};
 
@@ -119,6 +120,11 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     let certifier = QueryCertifier::stored(&procedure, &stored);
     let query = Query { relevant: Relevant::Retrieved(retriever), excluded: &[] };
     let draw = |stage, range| Ok(smoother.samples(&picture, stage, range)?);
+    let plain = match stored.plain() {
+        Some(gallery) => nearest_plain(gallery, &smoother.clean(&picture)?, &[])?,
+        None => None,
+    };
+    let plain_label = plain.map(|found| gallery.label_name(gallery.label(found.row)));
     let Answered { label, mut outcomes, mean, .. } = certifier.answer(&query, draw, anyhow::Error::from)?;
     let Outcome { verdict, samples, explain, .. } = outcomes.remove(0);
     // The vote has two rules; the pilot has chosen one.
@@ -152,6 +158,15 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             "asking_again": again,
             "rule": rule,
             "items": items,
+            "plain": match plain {
+                Some(found) => json!({
+                    "row": found.row,
+                    "identity": gallery.identity(found.row)?,
+                    "label": plain_label,
+                    "distance": found.squared_distance.sqrt(),
+                }),
+                None => Value::Null,
+            },
             "model": embedder.facts().hash,
             "contract": embedder.model_config().hash(),
             "engine": embedder.report(),
@@ -176,6 +191,12 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             "abstained: after {samples} samples no label can be guaranteed (candidate: {})",
             label.unwrap_or("none")
         )?,
+    }
+    match plain_label {
+        Some(plain) => {
+            writeln!(out, "without noise the encoder says {plain}, about which nothing is proved")?;
+        }
+        None => writeln!(out, "without noise: {PLAIN_UNKNOWN}")?,
     }
     writeln!(out, "{again}")?;
     print_items(&stored, &nearest, out)

@@ -89,6 +89,8 @@ def check_radii(page):
     assert re.fullmatch(r"\d+\.\d{4}", shown), f"the radius is shown as {shown!r}, wanted four digits behind the point"
     assert 0 < float(shown) <= radius < float(shown) + 1e-4, f"{shown} is not {radius} rounded down"
     assert page.inner_text("#answer-statement").strip(), "the guarantee is not said in words"
+    plain = page.inner_text("#answer-plain")
+    assert "The encoder without noise retrieves" in plain, f"the plain encoder's answer is missing: {plain!r}"
     assert page.locator("#answer-chart svg[role=img] path.line").count() == 1, "no curve is drawn"
     return radius, shown, len(set(radii))
 

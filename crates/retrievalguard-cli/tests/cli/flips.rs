@@ -88,7 +88,8 @@ fn flip<T: PartialEq + Debug, E: Debug>(
 /// Everything that a search in a gallery can depend on, and where its pictures lie.
 fn content(gallery: &Gallery, paths: &[Option<String>]) -> Vec<(String, String, Vec<u32>, Option<String>)> {
     let item = |row: usize| {
-        let bits = gallery.vector(row).iter().map(|value| value.to_bits()).collect();
+        let plain = gallery.plain().map(|plain| plain.vector(row)).unwrap_or_default();
+        let bits = gallery.vector(row).iter().chain(plain).map(|value| value.to_bits()).collect();
         let label = gallery.label_name(gallery.label(row)).to_owned();
         (gallery.identity(row).to_owned(), label, bits, paths[row].clone())
     };
@@ -110,6 +111,7 @@ fn galleries(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
     };
     for (kind, file) in [
         ("gallery: vectors.npy", "vectors.npy"),
+        ("gallery: plain.npy", "plain.npy"),
         ("gallery: items.jsonl", "items.jsonl"),
         ("gallery: manifest.json", "manifest.json"),
     ] {
@@ -243,7 +245,8 @@ fn live_galleries(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
     let mut live = LiveGallery::open(&folder).unwrap();
     for number in 0..4 {
         let vector = vec![0.1 * number as f32; 8];
-        let item = NewItem { identity: format!("added {number}"), label: "class-0".into(), vector };
+        let plain = Some(vec![0.2 * number as f32; 8]);
+        let item = NewItem { identity: format!("added {number}"), label: "class-0".into(), vector, plain };
         live.write(vec![Edit::Add { item, path: None }]).unwrap().remove(0).unwrap();
     }
     drop(live);

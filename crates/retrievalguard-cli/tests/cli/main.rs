@@ -18,6 +18,7 @@ mod experiment;
 mod flips;
 mod lipschitz;
 mod outputs;
+mod plain;
 mod recommend;
 mod report;
 mod same_bytes;

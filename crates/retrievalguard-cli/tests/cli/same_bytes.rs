@@ -189,7 +189,7 @@ fn an_index_that_was_killed_goes_on_where_it_stopped() {
     let query = format!("query pictures/class-0/0.png --gallery cut {ENCODER}");
     sandbox.run(&query).fails(2, &["`cut` has no manifest.json", "interrupted"]);
     sandbox.run(&line).succeeds().tells(&["pictures were done before and were not embedded again"]);
-    for file in ["vectors.npy", "items.jsonl", "manifest.json"] {
+    for file in ["vectors.npy", "plain.npy", "items.jsonl", "manifest.json"] {
         assert_eq!(sandbox.bytes(&format!("cut/{file}")), sandbox.bytes(&format!("whole/{file}")), "{file}");
     }
 }

@@ -700,7 +700,7 @@ fn along_a_perturbation_both_retrievers_can_be_looked_at() {
     let sandbox = Sandbox::indexed();
     let service = Service::start(&sandbox, "");
     let picture = query_picture(&sandbox);
-    service.wait_for("the plain gallery", |service| service.get("/v1/about").expect(200)["plain"] == "own");
+    assert_eq!(service.get("/v1/about").expect(200)["plain"], "own");
     let noise = service.post("/v1/perturbations?kind=noise", &picture).expect(201);
     let found = service.post("/v1/perturbations?kind=adversarial&size=3", &picture).expect(201);
     for made in [&noise, &found] {
@@ -843,7 +843,7 @@ fn a_browser_drops_a_picture_and_tries_to_change_the_retrievers_mind() {
         &sandbox,
         "serve --gallery demo/gallery --model demo/encoder.onnx --engine rten --port 0 --log off",
     );
-    service.wait_for("the plain gallery", |service| service.get("/v1/about").expect(200)["plain"] == "own");
+    assert_eq!(service.get("/v1/about").expect(200)["plain"], "own");
     let misled = |row: &&&Value| {
         let address = format!("/v1/perturbations?kind=adversarial&size={}", 0.9 * radius(row));
         let made = service.post(&address, &std::fs::read(file(row)).unwrap()).expect(201);

@@ -128,7 +128,7 @@ fn what_does_not_fit_a_run_is_refused_by_name() {
     same_bytes(&sandbox, "merged");
     // A gallery that is whole in itself, but not the run's.
     sandbox.run(&format!("index pictures --limit 29 --gallery other {ENCODER}")).succeeds();
-    for file in ["vectors.npy", "items.jsonl", "manifest.json"] {
+    for file in ["vectors.npy", "items.jsonl", "manifest.json", "plain.npy"] {
         sandbox.write(&format!("run/gallery/{file}"), sandbox.bytes(&format!("other/{file}")));
     }
     sandbox.run("merge --run run --out elsewhere").fails(2, &["gallery/vectors.npy", "sha256"]);
@@ -178,7 +178,7 @@ fn a_shared_run_that_was_edited_is_not_worked_on() {
 
     // A gallery that is whole in itself, with its digests in a manifest that was sealed again: not the run's.
     sandbox.run(&format!("index pictures --gallery other {ENCODER} --samples 7")).succeeds();
-    let files = ["vectors.npy", "items.jsonl", "manifest.json"];
+    let files = ["vectors.npy", "items.jsonl", "manifest.json", "plain.npy"];
     let mut records = Vec::new();
     for file in files {
         let bytes = sandbox.bytes(&format!("other/{file}"));

@@ -340,18 +340,33 @@ pub(super) fn settled(
     query: &Query<'_>,
     retrieve: impl FnOnce(Retriever, &[usize]) -> Result<Option<Label>, CertificateError>,
 ) -> Result<(Option<Label>, Relevance), CertificateError> {
-    // Rows in any order, and once each. A view that stays visible would be the query's own picture.
-    let views = |&row: &usize| {
-        if row < gallery.len() { gallery.item_rows(gallery.item(row)) } else { row..row + 1 }
-    };
-    let excluded = query.excluded.iter().flat_map(views).collect();
-    let excluded = Relevance::new(Positives::Absent, excluded).excluded;
+    // A view that stays visible would be the query's own picture.
+    let excluded = whole_items(gallery, query.excluded);
     let label = match query.relevant {
         Relevant::Item(item) => return Ok((None, Relevance::new(Positives::Item(item), excluded))),
         Relevant::Label(name) => gallery.label_named(name),
         Relevant::Retrieved(retriever) => retrieve(retriever, &excluded)?,
     };
     Ok((label, relevance_of(label, excluded)))
+}
+
+/// The item that the encoder without noise retrieves in a gallery of clean embeddings, for the embedding of a clean picture.
+///
+/// What a query must not see is hidden as it is from certificates: with every view of its items.
+pub fn nearest_plain(
+    gallery: GalleryRef<'_>,
+    embedding: &[f32],
+    excluded: &[usize],
+) -> Result<Option<Neighbour>, CertificateError> {
+    let excluded = whole_items(gallery, excluded);
+    Ok(gallery.nearest(embedding, 1, |_| &excluded)?.into_iter().flatten().next())
+}
+
+/// Every row of the items that some rows, in any order, belong to.
+fn whole_items(gallery: GalleryRef<'_>, rows: &[usize]) -> Vec<usize> {
+    let views =
+        |&row: &usize| if row < gallery.len() { gallery.item_rows(gallery.item(row)) } else { row..row + 1 };
+    Relevance::new(Positives::Absent, rows.iter().flat_map(views).collect()).excluded
 }
 
 /// What is right where a label is; nothing, where the gallery has no such label.

@@ -38,10 +38,9 @@ pub struct AttackRequest<'a> {
     pub embedder: &'a OnnxEmbedder,
     /// Its gradients.
     pub gradients: &'a dyn InputGradients,
-    /// The gallery that is searched.
+    /// The gallery that is searched; the plain encoder searches the embeddings of its clean pictures, or the smoothed
+    /// vectors if it has none.
     pub gallery: &'a GalleryDirectory,
-    /// The same items without noise, for the plain encoder; it searches in the smoothed ones if there is none.
-    pub plain_gallery: Option<&'a GalleryDirectory>,
     /// Noise level; none if the certificates need no noise.
     pub sigma: Option<Sigma>,
     /// Root of the noise that is attacked with; the judge has its own.
@@ -105,7 +104,7 @@ pub fn attack(
         "queries": records.digest(),
         "claims": Digest::of_json(&json!(claims)),
         "gallery": request.gallery.digest(),
-        "plain_gallery": request.plain_gallery.map(GalleryDirectory::digest),
+        "plain_gallery": if request.gallery.plain().is_some() { "clean" } else { "stored" },
     }));
     let (pictures, broken) = (records.len(), BrokenPictures::Fatal);
     let run = ResumableRun { journal, description: &description, pictures, broken }.open()?;
@@ -119,8 +118,8 @@ pub fn attack(
         }
         None => Attacker::without_noise(encoder, gallery, request.seed, request.effort),
     };
-    if let Some(plain) = request.plain_gallery {
-        attacker = attacker.plain_gallery(&plain.gallery);
+    if let Some(plain) = request.gallery.plain().filter(|_| request.sigma.is_some()) {
+        attacker = attacker.plain_gallery(plain);
     }
     let inputs = EncoderInputs { records, config: embedder.model_config(), broken };
     let finished = run.finish(request.threads, observer, |position| {

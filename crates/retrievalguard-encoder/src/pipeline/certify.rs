@@ -18,7 +18,7 @@ use super::answer::nearest_and_nearest_wrong;
 use super::kept_samples::{Drawn, KeptSamples};
 use super::{
     Answered, CertifyOptions, EncoderInputs, PictureOutcome, PipelineError, PlainCertifier, Query,
-    QueryCertifier, Relevant, ResumableRun, uncertified,
+    QueryCertifier, Relevant, ResumableRun, nearest_plain, uncertified,
 };
 use crate::dataset::{PictureSource, Record, RecordSet};
 use crate::engine::OnnxEmbedder;
@@ -26,7 +26,7 @@ use crate::run::{
     EncoderDescription, GalleryDescription, Method, RUN_FORMAT, RunCommand, RunDescription, Smoothed,
     excluded_digest,
 };
-use crate::table::{Cell, ResultRow, ResultTable, WrongItem};
+use crate::table::{Cell, PlainAnswer, ResultRow, ResultTable, WrongItem};
 use crate::work::Observer;
 
 /// Whether a query may find itself in the gallery.
@@ -89,6 +89,8 @@ pub struct QueryAnswer {
     nearest_wrong: Option<WrongItem>,
     cells: Vec<(CertificateName, Verdict, u32)>,
     deeper: Vec<Verdict>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    plain: Option<PlainAnswer>,
 }
 
 impl QueryAnswer {
@@ -116,11 +118,33 @@ impl QueryAnswer {
         let nearest_wrong = wrong.map(|(identity, label, view)| WrongItem { identity, label, view });
         let cell = |outcome: Outcome| (outcome.name, outcome.verdict, outcome.samples);
         let cells = outcomes.into_iter().map(cell).collect();
-        Ok(Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper })
+        Ok(Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, plain: None })
+    }
+
+    /// The same with what the encoder without noise retrieves in a gallery of clean embeddings, if there is one; `clean`
+    /// embeds the query's picture.
+    pub fn with_plain<E>(
+        self,
+        gallery: &StoredGallery,
+        excluded: &[usize],
+        clean: impl FnOnce() -> Result<Vec<f32>, E>,
+        refused: impl Fn(CertificateError) -> E,
+    ) -> Result<Self, E> {
+        let Some(gallery) = gallery.plain() else { return Ok(self) };
+        let found = nearest_plain(gallery, &clean()?, excluded).map_err(&refused)?;
+        let plain = match found {
+            Some(Neighbour { row, .. }) => PlainAnswer {
+                retrieved: gallery.identity(row).map_err(refused)?.into_owned(),
+                retrieved_label: gallery.label_name(gallery.label(row)).to_owned(),
+            },
+            // Whatever there is, the query must not see.
+            None => PlainAnswer { retrieved: String::new(), retrieved_label: String::new() },
+        };
+        Ok(Self { plain: Some(plain), ..self })
     }
 
     /// Certifies a picture without noise and names what it retrieves; see [`PlainCertifier::answer_picture`].
-    pub fn plain(
+    pub fn without_noise(
         certifier: &PlainCertifier<'_>,
         query: &Query<'_>,
         embedder: &OnnxEmbedder,
@@ -132,7 +156,7 @@ impl QueryAnswer {
 
     /// The row of a table, and the verdicts for Recall@2 and deeper.
     pub(super) fn into_row(self, identity: &str, label: &str) -> (ResultRow, Vec<Verdict>) {
-        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper } = self;
+        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, plain } = self;
         let certificates: BTreeMap<CertificateName, Cell> =
             cells.into_iter().map(|(name, verdict, samples)| (name, Cell { verdict, samples })).collect();
         let (identity, label) = (identity.to_owned(), label.to_owned());
@@ -143,7 +167,7 @@ impl QueryAnswer {
             retrieved_label,
             retrieved_view,
             nearest_wrong,
-            plain: None,
+            plain,
             file: None,
             certificates,
         };
@@ -262,7 +286,7 @@ pub fn certify(
                 inputs.with(position, |Record { identity, label, .. }, picture| {
                     let query =
                         Query { relevant: Relevant::Label(label), excluded: &plan.excluded[position] };
-                    QueryAnswer::plain(&certifier, &query, embedder, (identity, picture.pixels))
+                    QueryAnswer::without_noise(&certifier, &query, embedder, (identity, picture.pixels))
                 })
             })?;
             let queries = queries.iter().map(|record| (record.identity.as_str(), record.label.as_str()));
@@ -286,6 +310,8 @@ pub fn certify(
                 Ok(samples)
             };
             let answer = QueryAnswer::of(&certifier, &query, draw, uncertified(identity))?;
+            let clean = || smoother.clean(picture).map_err(PipelineError::from);
+            let answer = answer.with_plain(request.gallery, query.excluded, clean, uncertified(identity))?;
             // Before the journal has the answer: what is done has its samples.
             if let Some(kept) = kept {
                 kept.write(position, &drawn)?;

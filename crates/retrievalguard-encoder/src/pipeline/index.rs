@@ -74,6 +74,8 @@ pub fn index(
     let copies = if request.sigma.is_some() { request.samples } else { 0 };
     let data_set = records.digest();
     let views = request.views.map(|set| set.for_shape(embedder.input_shape())).transpose()?;
+    // Vectors of clean pictures are what the plain retriever searches: they are not stored twice.
+    let has_plain = copies > 0;
     let mut decides = json!({
         "command": "index",
         "tool": env!("CARGO_PKG_VERSION"),
@@ -83,6 +85,7 @@ pub fn index(
         "metric": request.metric,
         "project": request.excess == Excess::Project,
         "data_set": data_set,
+        "plain": has_plain,
     });
     if let Some(set) = request.views {
         decides["views"] = json!(set);
@@ -116,15 +119,24 @@ pub fn index(
                 let smoothed = smoother.mean(picture, Stage::Gallery, 0..copies)?;
                 Ok(smoothed.mean.iter().map(|&value| value as f32).collect())
             };
-            let mut vector = Vec::new();
+            let (mut vector, mut plain) = (Vec::new(), Vec::new());
+            let mut take = |picture: &Picture<'_>| -> Result<(), PipelineError> {
+                vector.extend(embed(picture)?);
+                if let Some(smoother) = smoother.as_ref().filter(|_| has_plain) {
+                    plain.extend(smoother.clean(picture)?);
+                }
+                Ok(())
+            };
             match &views {
-                None => vector = embed(picture)?,
+                None => take(picture)?,
                 Some(views) => {
                     for pixels in views.of(picture.pixels) {
-                        vector.extend(embed(&Picture { pixels: &pixels, ..*picture })?);
+                        take(&Picture { pixels: &pixels, ..*picture })?;
                     }
                 }
             }
+            // What is stored as it is, and then what the plain retriever searches.
+            vector.append(&mut plain);
             // Hexadecimal digits of the f32 bits: a vector comes back as it was.
             Ok(vector.iter().map(|value| format!("{:08x}", value.to_bits())).collect::<String>())
         })
@@ -132,12 +144,14 @@ pub fn index(
     let FinishedRun { outcomes, resumed, journal } = finished;
 
     let (dimension, rows) = (embedder.dimension(), request.views.map_or(1, |set| set.views().len()));
-    let (mut vectors, mut identities, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut vectors, mut plain) = (Vec::new(), Vec::new());
+    let (mut identities, mut labels) = (Vec::new(), Vec::new());
     let (mut paths, mut skipped) = (Vec::new(), Vec::new());
     for (record, outcome) in records.iter().zip(outcomes) {
         match outcome {
             PictureOutcome::Done(bits) => {
-                let values: Option<Vec<f32>> = (0..rows * dimension)
+                let numbers = rows * dimension;
+                let values: Option<Vec<f32>> = (0..if has_plain { 2 * numbers } else { numbers })
                     .map(|place| bits.get(8 * place..8 * place + 8))
                     .map(|digits| u32::from_str_radix(digits?, 16).ok().map(f32::from_bits))
                     .collect();
@@ -145,7 +159,9 @@ pub fn index(
                     path: path.display().to_string(),
                     record: identities.len() / rows,
                 };
-                vectors.extend(values.ok_or_else(wrong)?);
+                let values = values.ok_or_else(wrong)?;
+                vectors.extend_from_slice(&values[..numbers]);
+                plain.extend_from_slice(&values[numbers..]);
                 let path = match &record.source {
                     PictureSource::File(path) => Some(path.display().to_string()),
                     PictureSource::Grey { .. } => None,
@@ -165,6 +181,9 @@ pub fn index(
     let mut gallery = Gallery::new(vectors, dimension, identities, &labels, request.metric)?;
     if let Some(set) = request.views {
         gallery = gallery.with_views(set.names())?;
+    }
+    if has_plain {
+        gallery = gallery.with_plain(plain)?;
     }
     let report = embedder.report();
     let provenance = Provenance {

@@ -3,10 +3,11 @@
 //! | form | files |
 //! |---|---|
 //! | arrays | `vectors.npy` (f32, one row per item), labels and identities as text, one per line |
-//! | Parquet | columns `identity`, `label`, `vector` (list of float), `path` if known, and `view` if items have several |
+//! | Parquet | columns `identity`, `label`, `vector` (list of float), `path` if known, `view` if items have several, `plain` (list of float) where clean pictures were embedded too |
 //! | clip-retrieval | `img_emb/img_emb_0.npy` …, `metadata/metadata_0.parquet` … with `image_path` and `label` or `caption` |
 //!
-//! An item with several views has as many rows, one after the other.
+//! An item with several views has as many rows, one after the other. Arrays and clip-retrieval's folders have no place for the
+//! embeddings of clean pictures: what is exported to them comes back without.
 //!
 //! Each comes with the gallery's manifest: in the metadata of the Parquet file, as `vectors.npy.json` beside the array, as
 //! `retrievalguard.json` in the folder. What is imported with a manifest is checked against it, every vector, identity, label
@@ -69,6 +70,8 @@ struct Found {
     paths: Vec<Option<String>>,
     /// Which view each row is, if the file says so.
     views: Option<Vec<Option<String>>>,
+    /// Embeddings of the clean pictures, if the file has them.
+    plain: Option<Vec<f32>>,
 }
 
 impl Found {
@@ -100,7 +103,7 @@ impl Found {
 
     /// The gallery whose items have these views; rows that are named as others are refused.
     fn gallery(self, path: &Path, metric: Metric, names: &[String]) -> Result<ImportedGallery, TableError> {
-        let Self { vectors, dimension, identities, labels, paths, views } = self;
+        let Self { vectors, dimension, identities, labels, paths, views, plain } = self;
         let each = names.len().max(1);
         for (row, found) in views.iter().flatten().enumerate() {
             let wanted = names.get(row % each);
@@ -115,6 +118,9 @@ impl Found {
         let mut gallery = Gallery::new(vectors, dimension, identities, &labels, metric);
         if !names.is_empty() {
             gallery = gallery.and_then(|gallery| gallery.with_views(names.to_vec()));
+        }
+        if let Some(plain) = plain {
+            gallery = gallery.and_then(|gallery| gallery.with_plain(plain));
         }
         let gallery = gallery.map_err(|source| TableError::Gallery { path: path.to_owned(), source })?;
         Ok(ImportedGallery { gallery, paths, provenance: None })
@@ -203,7 +209,7 @@ fn find_npy(vectors: &Path, labels: &Path, identities: Option<&Path>) -> Result<
     };
     let paths = vec![None; matrix.rows];
     let (vectors, dimension) = (matrix.values, matrix.columns);
-    Ok(Found { vectors, dimension, identities, labels: names, paths, views: None })
+    Ok(Found { vectors, dimension, identities, labels: names, paths, views: None, plain: None })
 }
 
 /// Reads names from text, one per line.
@@ -242,6 +248,10 @@ pub fn export_parquet(
         let views = (0..gallery.len()).map(|row| gallery.view(row).unwrap_or_default()).collect();
         columns.push(("view".to_owned(), Column::Text(views)));
     }
+    if let Some(plain) = gallery.plain() {
+        let column = Column::Vectors { values: plain.vectors(), dimension: plain.dimension() };
+        columns.push(("plain".to_owned(), column));
+    }
     let manifest = GalleryManifest::describe(gallery, paths, provenance.clone());
     let metadata = [(MANIFEST_KEY.to_owned(), manifest.sealed())];
     columns::write(path, gallery.len(), &columns, &metadata)
@@ -267,7 +277,9 @@ pub fn import_parquet(path: &Path, metric: Option<Metric>) -> Result<ImportedGal
     let views = if named && table.has("view") { Some(table.optional_text("view")?) } else { None };
     let paths = if table.has("path") { table.optional_text("path")? } else { vec![None; table.rows()] };
     let (vectors, dimension) = table.vectors("vector")?;
-    Found { vectors, dimension, identities, labels, paths, views }.settle(path, manifest, metric)
+    let with_plain = manifest.as_ref().is_some_and(|manifest| manifest.plain_file.is_some());
+    let plain = if with_plain { Some(table.vectors("plain")?.0) } else { None };
+    Found { vectors, dimension, identities, labels, paths, views, plain }.settle(path, manifest, metric)
 }
 
 /// Writes the folders of clip-retrieval, so many items per shard, and the manifest beside them.
@@ -382,7 +394,15 @@ fn find_clip_retrieval(directory: &Path, label_column: Option<&str>) -> Result<F
         });
     }
     let identities = Some(identities);
-    Ok(Found { vectors, dimension: dimension.unwrap_or(0), identities, labels, paths, views: None })
+    Ok(Found {
+        vectors,
+        dimension: dimension.unwrap_or(0),
+        identities,
+        labels,
+        paths,
+        views: None,
+        plain: None,
+    })
 }
 
 /// Shards of a folder by number: `img_emb_007.npy` is number 7. A folder that is not there has none.

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
-use super::{Prepared, ReportError, date, evidence, figures, queries, statement, visible};
+use super::{Prepared, ReportError, contrast, date, evidence, figures, queries, statement, visible};
 use crate::chart::Layout;
 
 const STYLE: &str = include_str!("style.css");
@@ -61,6 +61,7 @@ pub(super) fn page(prepared: &Prepared<'_>) -> Result<String, ReportError> {
                     }
                 }
                 main {
+                    (contrast::headline(prepared))
                     (statement::headline(prepared))
                     @if !report.notes.is_empty() {
                         aside.notes aria-label="Notes" {

@@ -15,6 +15,7 @@ pub(super) fn section(prepared: &Prepared<'_>) -> Markup {
     let varied = report.facts.basis.samples().is_some_and(|facts| {
         rows.iter().any(|row| row.certificates[&prepared.headline].samples != facts.samples.get())
     });
+    let plain = rows.iter().any(|row| row.plain.is_some());
     let piece = report.pictures.iter().any(|row| row.perturbed.as_ref().is_some_and(|shown| shown.piece));
     html! {
         section #queries aria-labelledby="queries-title" {
@@ -43,6 +44,7 @@ pub(super) fn section(prepared: &Prepared<'_>) -> Markup {
                             (heading("query", "text"))
                             (heading("retrieved", "text"))
                             (heading("nearest wrong", "text"))
+                            @if plain { (heading("without noise", "text")) }
                             (heading("changed by r", "number"))
                             @for name in report.table.certificates() { (heading(name.as_str(), "number")) }
                             @if varied { (heading("samples", "number")) }
@@ -50,7 +52,7 @@ pub(super) fn section(prepared: &Prepared<'_>) -> Markup {
                     }
                     tbody role="rowgroup" {
                         @for (row, pictures) in rows.iter().zip(&report.pictures) {
-                            (query(prepared, row, pictures, varied))
+                            (query(prepared, row, pictures, (varied, plain)))
                         }
                     }
                 }
@@ -67,7 +69,12 @@ fn heading(name: &str, kind: &str) -> Markup {
     }
 }
 
-fn query(prepared: &Prepared<'_>, row: &ResultRow, pictures: &RowPictures, varied: bool) -> Markup {
+fn query(
+    prepared: &Prepared<'_>,
+    row: &ResultRow,
+    pictures: &RowPictures,
+    (varied, plain): (bool, bool),
+) -> Markup {
     let right = row.label == row.retrieved_label;
     let wrong = row.nearest_wrong.as_ref();
     let cell = row.certificates[&prepared.headline];
@@ -88,6 +95,7 @@ fn query(prepared: &Prepared<'_>, row: &ResultRow, pictures: &RowPictures, varie
                     (caption(&item.identity, &item.label, item.view.as_deref()))
                 } @else { span.muted { "unknown" } }
             }
+            @if plain { (without_noise(row)) }
             td.picture role="cell" data-label="changed by r" data-sort=(rank(cell)) {
                 @if let Verdict::Certified { radius } = cell.verdict {
                     @if radius == Radius::Unbounded {
@@ -100,6 +108,19 @@ fn query(prepared: &Prepared<'_>, row: &ResultRow, pictures: &RowPictures, varie
             }
             @for (&name, &cell) in &row.certificates { (verdict(prepared, name, cell)) }
             @if varied { td.number role="cell" data-label="samples" data-sort=(cell.samples) { (in_thousands(u64::from(cell.samples))) } }
+        }
+    }
+}
+
+/// What the encoder without noise retrieves.
+fn without_noise(row: &ResultRow) -> Markup {
+    let wrong = row.plain_right() == Some(false);
+    let name = row.plain.as_ref().map_or("", |plain| &plain.retrieved);
+    html! {
+        td.picture.wrong[wrong] role="cell" data-label=(if wrong { "without noise: wrong" } else { "without noise" })
+            data-sort=(name) {
+            @if let Some(plain) = &row.plain { (caption(&plain.retrieved, &plain.retrieved_label, None)) }
+            @else { span.muted { "unknown" } }
         }
     }
 }

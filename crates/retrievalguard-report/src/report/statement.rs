@@ -4,6 +4,8 @@ use maud::{Markup, html};
 use retrievalguard::certificate::{CertificateName, Radius, Retriever, round_down};
 use retrievalguard::evaluation::{Counts, Share, Summary};
 
+use retrievalguard_encoder::table::PLAIN_UNKNOWN;
+
 use super::{Basis, LipschitzFacts, Prepared, SampleFacts, date, in_thousands, round_up};
 
 /// A share as a percentage.
@@ -307,7 +309,19 @@ pub(super) fn certificates(prepared: &Prepared<'_>) -> Markup {
         cells.extend(values(prepared).map(|values| finite(round_down(radius.in_grey_levels(values), 2))));
         (html! { code { (name) } }, cells)
     };
-    let rows: Vec<_> = prepared.summaries.iter().map(row).collect();
+    let mut rows: Vec<_> = prepared.summaries.iter().map(row).collect();
+    // Certificates without noise speak of the encoder itself.
+    if sigma.is_some() {
+        let mut cells = vec!["no noise".to_owned()];
+        match prepared.report.table.plain_recall() {
+            Some(recall) => {
+                cells.extend([percent(recall.share), "–".into(), "–".into(), percent(1.0 - recall.share)]);
+            }
+            None => cells.extend([PLAIN_UNKNOWN.to_owned(), "–".into(), "–".into(), "–".into()]),
+        }
+        cells.extend(std::iter::repeat_n("–".to_owned(), 2 + usize::from(values(prepared).is_some())));
+        rows.push((html! { "plain encoder" }, cells));
+    }
     let mut headings = vec!["retriever", "recall@1", "certified", "rejected", "misretrieved", "mean radius"];
     headings.extend(sigma.map(|_| "in σ"));
     headings.extend(values(prepared).map(|_| "grey levels, spread"));
@@ -324,6 +338,7 @@ pub(super) fn certificates(prepared: &Prepared<'_>) -> Markup {
                         "Grey levels, spread: of 255, for every value of the picture at once. "
                     }
                     "Rejected: right, but abstained. Misretrieved: wrong before anybody attacks."
+                    @if sigma.is_some() { " Plain encoder: one pass without noise, about which nothing is proved." }
                 }
                 (ship(prepared))
             }

@@ -4,7 +4,7 @@ use retrievalguard::Sigma;
 use retrievalguard::attack::{Mode, Pixels, Point, PointOutcome};
 use retrievalguard::certificate::{Radius, Verdict, round_down};
 use retrievalguard_encoder::picture::RgbPicture;
-use retrievalguard_encoder::table::{Cell, ResultRow, WrongItem};
+use retrievalguard_encoder::table::{Cell, PlainAnswer, ResultRow, WrongItem};
 
 use super::*;
 use crate::attack::{AttackedQuery, PlainGallery};
@@ -303,6 +303,50 @@ fn every_figure_is_there_in_both_shapes_and_the_bracket_with_an_attack() {
         let html = Report { attack: Some(&attack), ..report.clone() }.html().unwrap();
         assert!(words.iter().all(|words| html.contains(words)), "{words:?}");
     }
+}
+
+#[test]
+fn the_headline_counts_plain_answers_of_all_queries_clean_and_under_attack() {
+    let plain = |row: &mut ResultRow, right: bool| {
+        let retrieved_label = if right { row.label.clone() } else { "other".to_owned() };
+        row.plain = Some(PlainAnswer { retrieved: "item".to_owned(), retrieved_label });
+    };
+    // Of 10 queries 6 are certified, 0.112 to 0.127 but for one without limit; the plain encoder has 8 right.
+    let made = table(10, &[CertificateName::HalfSpace]);
+    let mut rows = made.rows().to_vec();
+    let unknown = report(&made, 10).html().unwrap();
+    assert!(unknown.contains("plain unknown: index again; certified 0.40 at 0.121"), "{unknown}");
+    rows.iter_mut().enumerate().for_each(|(number, row)| plain(row, number < 8));
+    let names: Vec<String> = rows.iter().map(|row| row.identity.clone()).collect();
+    let table = ResultTable::new(made.sigma(), made.certificates().to_vec(), rows).unwrap();
+    let clean = report(&table, 10).html().unwrap();
+    assert!(clean.contains("plain 0.80 clean; certified 0.40 at 0.121"), "{clean}");
+    assert!(clean.contains("without noise: wrong") && clean.contains("plain encoder"));
+
+    let mut attack = attack();
+    attack.plain_gallery = Some(PlainGallery::Clean);
+    let like = attack.queries[0].clone();
+    let attacked = |place: usize, plain_right: bool, broken: Option<f64>| AttackedQuery {
+        identity: names[place].clone(),
+        plain_right,
+        plain: vec![],
+        plain_smallest_break: broken,
+        ..like.clone()
+    };
+    // Broken within the radius, beyond it, not at all, and wrong from the start; the other four were not attacked.
+    attack.queries = vec![
+        attacked(3, true, Some(0.1)),
+        attacked(4, true, Some(0.2)),
+        attacked(7, true, None),
+        attacked(8, false, None),
+    ];
+    let html = Report { attack: Some(&attack), ..report(&table, 10) }.html().unwrap();
+    assert!(html.contains("plain 0.80 clean, at most 0.70 under attack at 0.121"), "{html}");
+    assert!(html.contains("5 queries were not attacked and count as right"));
+    // Among smoothed vectors another retriever was attacked.
+    attack.plain_gallery = Some(PlainGallery::Stored);
+    let html = Report { attack: Some(&attack), ..report(&table, 10) }.html().unwrap();
+    assert!(html.contains("plain 0.80 clean; certified"));
 }
 
 /// One query proved broken at 0.6, and one that no search broke.

@@ -30,7 +30,7 @@ pub(crate) struct About {
     defaults: Defaults,
     limits: AboutLimits,
     input: AboutInput,
-    /// What the plain retriever searches: `own` clean embeddings, the `stored` vectors, or `preparing`
+    /// What the plain retriever searches: `own` clean embeddings, or the `stored` vectors for want of them
     plain: &'static str,
     /// How perturbations are searched: `white-box` or `black-box`
     search: &'static str,
@@ -153,7 +153,7 @@ pub(crate) async fn about(
             queue: limits.queue,
         },
         input: AboutInput { channels, height, width },
-        plain: service.gallery.plain_state(),
+        plain: snapshot.plain_state(),
         search: searches.mode().name(),
         largest_radius: service.largest_radius(&snapshot),
         hashes: AboutHashes {

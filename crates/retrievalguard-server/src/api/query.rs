@@ -97,7 +97,8 @@ pub(crate) async fn query(
     if !streamed {
         options.check_cap(&service)?;
     }
-    let passes = u64::from(options.samples.get()) + u64::from(service.settings.pilot.get());
+    // Certifying samples, the pilot, and the picture without noise.
+    let passes = u64::from(options.samples.get()) + u64::from(service.settings.pilot.get()) + 1;
     slot.promise(passes, service.scheduler.speed())?;
     let ticket = Arc::new(service.scheduler.ticket());
     let (limit, request_id) = (service.time_limit(), context.request_id.clone());

@@ -7,24 +7,16 @@ use retrievalguard::gallery::Gallery;
 use retrievalguard::storage::live;
 use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
 
-use super::plain::CleanEmbeddings;
-
 /// The gallery at one moment.
 pub(crate) struct Snapshot {
     stored: Arc<live::Snapshot>,
     provenance: Provenance,
     version: String,
-    plain: Option<Gallery>,
 }
 
 impl Snapshot {
-    pub(super) fn new(stored: Arc<live::Snapshot>, clean: Option<&CleanEmbeddings>) -> Self {
-        Self {
-            provenance: stored.provenance(),
-            version: stored.version().to_string(),
-            plain: clean.and_then(|clean| clean.gallery_like(stored.gallery())),
-            stored,
-        }
+    pub(super) fn new(stored: Arc<live::Snapshot>) -> Self {
+        Self { provenance: stored.provenance(), version: stored.version().to_string(), stored }
     }
 
     /// The vectors with their labels and identities.
@@ -56,8 +48,13 @@ impl Snapshot {
         self.stored.picture_path(row)
     }
 
-    /// The same items in the same rows, embedded without noise.
+    /// The same items in the same rows, embedded without noise, if the gallery has them.
     pub(crate) fn plain(&self) -> Option<&Gallery> {
-        self.plain.as_ref()
+        self.stored.plain()
+    }
+
+    /// What the plain retriever searches.
+    pub(crate) fn plain_state(&self) -> &'static str {
+        if self.plain().is_some() { "own" } else { "stored" }
     }
 }

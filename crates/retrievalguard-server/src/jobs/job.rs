@@ -63,12 +63,14 @@ struct JobStatus {
 }
 
 impl Job {
-    /// A job as it is on the disk; each of its pictures takes a pilot beside the samples.
+    /// A job as it is on the disk; each of its pictures takes a pilot beside the samples, and a pass without noise.
     pub(super) fn new(id: String, stored: StoredJob, pilot: SampleCount) -> Self {
         let StoredJob { folder, request, answers, end } = stored;
-        let asked = u64::from(request.samples.get()) + u64::from(pilot.get());
-        let drawn =
-            answers.iter().flatten().map(|answer| u64::from(answer.samples) + u64::from(answer.pilot)).sum();
+        let asked = u64::from(request.samples.get()) + u64::from(pilot.get()) + 1;
+        let passes = |answer: &Answer| {
+            u64::from(answer.samples) + u64::from(answer.pilot) + u64::from(answer.plain.is_some())
+        };
+        let drawn = answers.iter().flatten().map(passes).sum();
         let radii = answers.iter().map(|answer| answer.as_ref().and_then(|answer| answer.radius)).collect();
         let (state, error) = match end {
             Some(end) => (end.state, end.error),

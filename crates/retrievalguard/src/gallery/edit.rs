@@ -13,6 +13,8 @@ pub struct NewItem {
     pub label: String,
     /// Its vector; those of all its views, laid end to end, if the gallery has views.
     pub vector: Vec<f32>,
+    /// The same of the clean picture, for a gallery [with plain vectors](Gallery::with_plain) and for no other.
+    pub plain: Option<Vec<f32>>,
 }
 
 impl Gallery {
@@ -42,6 +44,22 @@ impl Gallery {
             let (first, end) = (run[0], run[0] + run.len());
             vectors.extend_from_slice(&self.vectors[first * self.dimension..end * self.dimension]);
         }
+        let plain = match &self.plain {
+            None => None,
+            Some(plain) => {
+                let added = added.iter().enumerate().map(|(place, item)| {
+                    let row = kept.len() + place * self.views();
+                    let vector = item.plain.clone().ok_or_else(|| plain_missing(item, row))?;
+                    Ok(NewItem {
+                        identity: item.identity.clone(),
+                        label: item.label.clone(),
+                        vector,
+                        plain: None,
+                    })
+                });
+                Some(Box::new(plain.edited(removed, added.collect::<Result<_, GalleryError>>()?)?))
+            }
+        };
         let mut squared_norms = Vec::with_capacity(items);
         squared_norms.extend(kept.iter().map(|&row| self.squared_norms[row]));
         let mut identities = Vec::with_capacity(items);
@@ -83,20 +101,41 @@ impl Gallery {
             rows_by_identity,
             squared_norms,
             view_names: self.view_names.clone(),
+            plain,
         })
     }
 
-    /// Checks an item that is to begin at this row, scales its vectors if the metric asks for it, and returns the squared
-    /// norm of each.
+    /// Checks an item that is to begin at this row, scales its vectors, plain ones too, if the metric asks for it, and
+    /// returns the squared norm of each.
     pub(crate) fn admit(&self, item: &mut NewItem, row: usize) -> Result<Vec<f64>, GalleryError> {
         let dimension = self.dimension * self.views();
         if item.vector.len() != dimension {
             let (identity, found) = (item.identity.clone(), item.vector.len());
             return Err(GalleryError::Dimension { identity, row, found, dimension });
         }
+        match (&self.plain, &mut item.plain) {
+            (None, None) => {}
+            (Some(_), Some(vector)) => {
+                if vector.len() != dimension {
+                    let (identity, found) = (item.identity.clone(), vector.len());
+                    return Err(GalleryError::Dimension { identity, row, found, dimension });
+                }
+                for (vector, row) in vector.chunks_exact_mut(self.dimension).zip(row..) {
+                    admit(vector, row, &item.identity, self.metric)?;
+                }
+            }
+            (Some(_), None) => return Err(plain_missing(item, row)),
+            (None, Some(_)) => {
+                return Err(GalleryError::PlainUnwanted { identity: item.identity.clone(), row });
+            }
+        }
         let views = item.vector.chunks_exact_mut(self.dimension).zip(row..);
         views.map(|(vector, row)| admit(vector, row, &item.identity, self.metric)).collect()
     }
+}
+
+fn plain_missing(item: &NewItem, row: usize) -> GalleryError {
+    GalleryError::PlainMissing { identity: item.identity.clone(), row }
 }
 
 /// Numbers labels in order of first appearance; most of them are known by their old numbers.

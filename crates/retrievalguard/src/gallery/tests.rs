@@ -451,6 +451,7 @@ fn an_edited_gallery_is_the_one_made_of_the_resulting_list() {
                 identity: format!("item {}", numbers.below(12)),
                 label: format!("label {}", numbers.below(6)),
                 vector: (0..dimension).map(|_| numbers.value() as f32 + 2.0).collect(),
+                plain: None,
             };
             let made = |list: &[NewItem]| {
                 let identities = list.iter().map(|item| item.identity.clone()).collect();
@@ -491,7 +492,7 @@ fn an_edited_gallery_is_the_one_made_of_the_resulting_list() {
 fn an_edit_that_cannot_be_made_names_the_item_and_its_row() {
     let gallery = |metric| Gallery::new(vec![1.0, 0.0, 0.0, 1.0], 2, names(2), &["a", "b"], metric).unwrap();
     let add = |metric, vector: Vec<f32>| {
-        let item = NewItem { identity: "new".into(), label: "a".into(), vector };
+        let item = NewItem { identity: "new".into(), label: "a".into(), vector, plain: None };
         gallery(metric).edited(&[0], vec![item]).unwrap_err()
     };
     let identity = || "new".to_owned();
@@ -594,6 +595,7 @@ fn items_come_and_go_with_all_their_views() {
         identity: identity.to_owned(),
         label: "new".to_owned(),
         vector: (0..length).map(|value| value as f32).collect(),
+        plain: None,
     };
     let edited = gallery.edited(&gallery.rows_of("item-2"), vec![item("fresh", 6)]).unwrap();
     assert_eq!((edited.item_count(), edited.views()), (6, 3));

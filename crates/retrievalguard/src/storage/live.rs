@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! gallery/
-//!   manifest.json, vectors.npy, items.jsonl   as `index` made them; never changed by a write
-//!   writes.journal                            {"add": {"identity", "label", "path", "bits"}} or {"remove": {"identity"}}
+//!   manifest.json, vectors.npy, …             as `index` made them; never changed by a write
+//!   writes.journal                            {"add": {"identity", "label", "path", "bits", "plain"}} or {"remove": {"identity"}}
 //!   writes.anchor                             how many of them were acknowledged, and the version after them
 //!   pictures/SHA-256.EXTENSION                pictures of added items
 //! ```
@@ -28,7 +28,7 @@
 //!
 //! let mut live = LiveGallery::open(&path)?;
 //! let before = live.snapshot();
-//! let item = NewItem { identity: "cat-2".into(), label: "cat".into(), vector: vec![0.5, 0.5] };
+//! let item = NewItem { identity: "cat-2".into(), label: "cat".into(), vector: vec![0.5, 0.5], plain: None };
 //! let answers = live.write(vec![
 //!     Edit::Add { item, path: Some(live.store_picture(b"bytes of a file", "png")?) },
 //!     Edit::Remove { identity: "dog-7".into() },

@@ -3,8 +3,9 @@
 //! ```text
 //! gallery/
 //!   vectors.npy     f32, one row per item, or one for each of its views
+//!   plain.npy       the same of the clean pictures, which the plain retriever searches; missing where vectors.npy is that
 //!   items.jsonl     one {"identity": …, "label": …, "path": …} per row; the path may be missing, a view is named
-//!   manifest.json   how it was made, and the SHA-256 of the other two and of itself; written last
+//!   manifest.json   how it was made, and the SHA-256 of the others and of itself; written last
 //!   writes.journal  items added and removed since then, see [`live`]
 //!   writes.anchor   how many of these writes were acknowledged
 //!   pictures/       pictures of added items
@@ -47,7 +48,7 @@ mod provenance;
 pub use super::recorded::FileRecord;
 pub use comparison::{Disagreement, Mismatch, QuerySide};
 pub use directory::GalleryDirectory;
-pub(super) use directory::{Item, content_digest};
+pub(super) use directory::{ContentDigests, Item};
 use directory::{write_items, write_vectors};
 pub use error::StorageError;
 pub use provenance::{Engine, Provenance, SeedRecord};
@@ -62,8 +63,14 @@ pub const GALLERY_FORMAT: u32 = 2;
 /// Versions that know nothing of views would take each for an item; the number keeps them out.
 pub const VIEWS_FORMAT: u32 = 3;
 
+/// Version of the layout of a gallery that holds the embeddings of its clean pictures as well, with views or without.
+///
+/// Versions that know nothing of them would add items that lack them; the number keeps them out.
+pub const PLAIN_FORMAT: u32 = 4;
+
 pub(super) const MANIFEST: &str = "manifest.json";
 pub(super) const VECTORS: &str = "vectors.npy";
+pub(super) const PLAIN: &str = "plain.npy";
 pub(super) const ITEMS: &str = "items.jsonl";
 
 /// What wrote a manifest.
@@ -78,7 +85,7 @@ pub(super) const LINE_LIMIT: u64 = 1 << 20;
 /// What a gallery is and what it was made from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GalleryManifest {
-    /// Version of the layout, [`GALLERY_FORMAT`] or [`VIEWS_FORMAT`].
+    /// Version of the layout, [`GALLERY_FORMAT`], [`VIEWS_FORMAT`] or [`PLAIN_FORMAT`].
     pub format: u32,
     /// Version of the tool that wrote it.
     pub tool: String,
@@ -93,34 +100,50 @@ pub struct GalleryManifest {
     pub provenance: Provenance,
     /// The file of vectors.
     pub vectors_file: FileRecord,
+    /// The file of the embeddings of clean pictures; none where there is none, or where the vectors are that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plain_file: Option<FileRecord>,
     /// The file of identities and labels.
     pub items_file: FileRecord,
 }
 
+/// Size and digest of each file of a gallery beside its manifest.
+pub(super) struct GalleryFiles {
+    pub(super) vectors: FileRecord,
+    pub(super) plain: Option<FileRecord>,
+    pub(super) items: FileRecord,
+}
+
 impl GalleryManifest {
-    fn new(
-        gallery: &Gallery,
+    /// The manifest of so many items in these files.
+    pub(super) fn new(
+        (items, dimension): (usize, usize),
+        metric: Metric,
         provenance: Provenance,
-        vectors_file: FileRecord,
-        items_file: FileRecord,
+        files: GalleryFiles,
     ) -> Self {
-        Self {
-            format: if provenance.views.is_some() { VIEWS_FORMAT } else { GALLERY_FORMAT },
-            tool: TOOL.to_owned(),
-            items: gallery.item_count(),
-            dimension: gallery.dimension(),
-            metric: gallery.metric(),
-            provenance,
-            vectors_file,
-            items_file,
-        }
+        let GalleryFiles { vectors: vectors_file, plain: plain_file, items: items_file } = files;
+        let format = match (&plain_file, &provenance.views) {
+            (Some(_), _) => PLAIN_FORMAT,
+            (None, Some(_)) => VIEWS_FORMAT,
+            (None, None) => GALLERY_FORMAT,
+        };
+        let tool = TOOL.to_owned();
+        Self { format, tool, items, dimension, metric, provenance, vectors_file, plain_file, items_file }
+    }
+
+    fn of(gallery: &Gallery, provenance: Provenance, files: GalleryFiles) -> Self {
+        Self::new((gallery.item_count(), gallery.dimension()), gallery.metric(), provenance, files)
     }
 
     /// What [`GalleryDirectory::write`] would say of this gallery; `paths` has one entry per row or none.
     pub fn describe(gallery: &Gallery, paths: &[Option<String>], provenance: Provenance) -> Self {
-        let vectors_file = hashed(|writer| write_vectors(writer, gallery));
-        let items_file = hashed(|writer| write_items(writer, gallery, paths));
-        Self::new(gallery, provenance, vectors_file, items_file)
+        let files = GalleryFiles {
+            vectors: hashed(|writer| write_vectors(writer, gallery)),
+            plain: gallery.plain().map(|plain| hashed(|writer| write_vectors(writer, plain))),
+            items: hashed(|writer| write_items(writer, gallery, paths)),
+        };
+        Self::of(gallery, provenance, files)
     }
 
     /// What [`GalleryDirectory::write`] would say of a gallery that this one has become by writes.
@@ -145,6 +168,10 @@ impl GalleryManifest {
                 ("the dimension", manifest.dimension.to_string()),
                 ("the metric", format!("{:?}", manifest.metric).to_lowercase()),
                 ("vectors with sha256", manifest.vectors_file.sha256.to_string()),
+                (
+                    "vectors of clean pictures with sha256",
+                    manifest.plain_file.map_or("none".to_owned(), |file| file.sha256.to_string()),
+                ),
                 ("identities, labels and paths with sha256", manifest.items_file.sha256.to_string()),
             ]
         };
@@ -162,12 +189,16 @@ impl GalleryManifest {
         struct Version {
             format: u32,
         }
-        let with_views =
-            serde_json::from_slice(text).is_ok_and(|found: Version| found.format == VIEWS_FORMAT);
-        let format = if with_views { VIEWS_FORMAT } else { GALLERY_FORMAT };
+        let format = match serde_json::from_slice(text) {
+            Ok(Version { format: known @ (VIEWS_FORMAT | PLAIN_FORMAT) }) => known,
+            Ok(_) | Err(_) => GALLERY_FORMAT,
+        };
         let manifest: Self = parse_sealed(text, path, format, "a gallery manifest")?;
-        if manifest.provenance.views.is_some() != with_views {
+        if format != PLAIN_FORMAT && manifest.provenance.views.is_some() != (format == VIEWS_FORMAT) {
             return Err(StorageError::ViewsFormat { path: path.to_owned(), format: manifest.format });
+        }
+        if manifest.plain_file.is_some() != (format == PLAIN_FORMAT) {
+            return Err(StorageError::PlainFormat { path: path.to_owned(), format: manifest.format });
         }
         Ok(manifest)
     }

@@ -5,7 +5,7 @@
 //!   shards.json        the shards in the order of their rows, how they were made, sizes and SHA-256; written last
 //!   labels.jsonl       one name per line: label 0, 1, …, in order of first appearance
 //!   shard-00000/       an ordinary gallery directory, see [`manifest`](super::manifest), and three files beside it:
-//!     manifest.json, vectors.npy, items.jsonl
+//!     manifest.json, vectors.npy, items.jsonl, and plain.npy where clean pictures were embedded as well
 //!     labels.npy       u32, number of each item's label
 //!     line_ends.npy    u64, where each item's line of items.jsonl ends
 //!     by_identity.npy  u32, the shard's rows in the order of identity and row
@@ -34,7 +34,7 @@
 //! let options = ShardOptions { dimension: 2, metric: Metric::Euclidean, rows };
 //! let mut writer = ShardWriter::create(&path, options, Provenance::unknown(NormBound::UNIT))?;
 //! for (identity, label, vector) in [("cat-1", "cat", [0.0, 0.0]), ("cat-2", "cat", [1.0, 0.0]), ("dog", "dog", [0.0, 3.0])] {
-//!     writer.push(&ShardItem { identity, label, vector: &vector, path: None })?;
+//!     writer.push(&ShardItem { identity, label, vector: &vector, plain: None, path: None })?;
 //! }
 //! writer.finish()?;
 //!
@@ -58,8 +58,8 @@ mod write;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use serde::{Deserialize, Serialize};
@@ -67,7 +67,7 @@ use serde::{Deserialize, Serialize};
 use self::files::{ArrayFile, LINE_ENDS};
 use super::atomic::WriteError;
 use super::digest::Digest;
-use super::manifest::{self, FileRecord, GalleryManifest, Provenance, StorageError};
+use super::manifest::{self, ContentDigests, FileRecord, GalleryManifest, PLAIN, Provenance, StorageError};
 use crate::gallery::{Gallery, GalleryError, Label, Metric, SearchError};
 
 pub use self::write::{ShardItem, ShardOptions, ShardWriter};
@@ -229,6 +229,9 @@ pub struct ShardsManifest {
 pub struct ShardsContent {
     /// Digest of the `vectors.npy` that the gallery would have in one piece.
     pub vectors: Digest,
+    /// Digest of its `plain.npy`, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plain: Option<Digest>,
     /// Digest of its `items.jsonl`, without the paths of pictures.
     pub names: Digest,
     /// Largest norm of a vector.
@@ -260,10 +263,13 @@ pub struct ShardedGallery {
     version: Digest,
     content: OnceLock<ShardsContent>,
     shards: Vec<Shard>,
-    labels: Vec<Label>,
-    label_names: Vec<String>,
-    labels_by_name: Vec<Label>,
+    /// Shared with the plain gallery, as the names are.
+    labels: Arc<[Label]>,
+    label_names: Arc<[String]>,
+    labels_by_name: Arc<[Label]>,
     threads: NonZeroUsize,
+    /// The same items by the embeddings of their clean pictures.
+    plain: Option<Box<ShardedGallery>>,
 }
 
 /// An opened shard.
@@ -273,6 +279,8 @@ struct Shard {
     first_row: usize,
     items: usize,
     manifest: GalleryManifest,
+    /// Which vectors are searched.
+    array: &'static str,
 }
 
 impl ShardedGallery {
@@ -300,6 +308,7 @@ impl ShardedGallery {
                 identity: gallery.identity(row),
                 label: gallery.label_name(gallery.label(row)),
                 vector: gallery.vector(row),
+                plain: gallery.plain().map(|plain| plain.vector(row)),
                 path: paths.get(row).and_then(Option::as_deref),
             })?;
         }
@@ -328,23 +337,46 @@ impl ShardedGallery {
         let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let directory = directory.to_owned();
         let content = manifest.content.map_or_else(OnceLock::new, OnceLock::from);
-        Ok(Self {
+        let mut gallery = Self {
             directory,
             manifest,
             version,
             content,
             shards,
-            labels,
-            label_names,
-            labels_by_name,
+            labels: labels.into(),
+            label_names: label_names.into(),
+            labels_by_name: labels_by_name.into(),
             threads,
-        })
+            plain: None,
+        };
+        let has_plain = |shard: &Shard| shard.manifest.plain_file.is_some();
+        let whole = has_plain(&gallery.shards[0]);
+        if let Some(shard) = gallery.shards.iter().find(|shard| has_plain(shard) != whole) {
+            let in_words = |there| if there { "there" } else { "missing" }.to_owned();
+            return Err(ShardsError::Disagrees {
+                path: shard.directory.join(manifest::MANIFEST),
+                what: "the file of plain vectors",
+                found: in_words(!whole),
+                wanted: format!("{} as in the first shard", in_words(whole)),
+            });
+        }
+        if whole {
+            let shards = gallery.shards.iter().map(|shard| Shard { array: PLAIN, ..shard.clone() }).collect();
+            gallery.plain = Some(Box::new(Self { shards, ..gallery.clone() }));
+        }
+        Ok(gallery)
+    }
+
+    /// The same items in the same rows by the embeddings of their clean pictures, if the gallery has them.
+    pub fn plain(&self) -> Option<&ShardedGallery> {
+        self.plain.as_deref()
     }
 
     /// Sets how many threads read and search, by default as many as there are; no answer depends on it.
     #[must_use]
     pub fn threads(self, threads: NonZeroUsize) -> Self {
-        Self { threads, ..self }
+        let plain = self.plain.map(|plain| Box::new(Self { threads, ..*plain }));
+        Self { threads, plain, ..self }
     }
 
     /// Where it is.
@@ -366,8 +398,8 @@ impl ShardedGallery {
     /// [`GalleryDirectory::digest`](super::manifest::GalleryDirectory::digest).
     pub fn digest(&self) -> Result<Digest, ShardsError> {
         let ShardsManifest { items, dimension, metric, provenance, .. } = &self.manifest;
-        let ShardsContent { vectors, names, .. } = self.content()?;
-        Ok(manifest::content_digest((*items, *dimension), *metric, provenance, vectors, names))
+        let ShardsContent { vectors, plain, names, .. } = self.content()?;
+        Ok(ContentDigests { vectors, plain, names }.digest((*items, *dimension), *metric, provenance))
     }
 
     /// Largest norm of a stored vector.
@@ -529,7 +561,7 @@ pub(super) fn is_sharded(directory: &Path) -> bool {
 impl Shard {
     /// The array of vectors.
     fn vectors(&self) -> ArrayFile {
-        ArrayFile::vectors(&self.directory, self.items, self.manifest.dimension)
+        ArrayFile::vectors(&self.directory, self.array, self.items, self.manifest.dimension)
     }
 
     /// The array of line ends.

@@ -156,6 +156,14 @@ impl<'a> GalleryRef<'a> {
         }
     }
 
+    /// The same items in the same rows by the embeddings of their clean pictures, if the gallery has them beside others.
+    pub fn plain(self) -> Option<Self> {
+        match self {
+            Self::Memory(gallery) => gallery.plain().map(Self::Memory),
+            Self::Shards(gallery) => gallery.plain().map(Self::Shards),
+        }
+    }
+
     /// Number of views of every item, at least 1; in shards an item is one vector.
     pub fn views(self) -> usize {
         match self {
@@ -371,6 +379,12 @@ impl StoredGallery {
             Self::Memory(stored) => GalleryRef::Memory(&stored.gallery),
             Self::Shards(gallery) => GalleryRef::Shards(gallery),
         }
+    }
+
+    /// The gallery that the plain retriever searches: by the embeddings of clean pictures, if there are any.
+    pub fn plain(&self) -> Option<GalleryRef<'_>> {
+        let clean = self.provenance().samples == Some(0);
+        if clean { Some(self.gallery()) } else { self.gallery().plain() }
     }
 
     /// The gallery in memory; one in shards is refused.

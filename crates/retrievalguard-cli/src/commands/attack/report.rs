@@ -73,7 +73,7 @@ pub(super) fn write(
         "mode": request.gradients.mode(),
         "gradients": request.gradients.mode().gradients(),
         "caution": caution(request.gradients.mode(), summary.plain_right, summary.plain_broken),
-        "plain_gallery": if request.plain_gallery.is_some() { "clean" } else { "stored" },
+        "plain_gallery": if request.gallery.plain().is_some() { "clean" } else { "stored" },
         "pixels": effort.pixels,
         "budget": {
             "steps": effort.steps,

@@ -9,7 +9,7 @@ use axum::response::Response;
 use axum::{Extension, Json};
 use retrievalguard::SampleCount;
 use retrievalguard::certificate::Retriever;
-use retrievalguard::gallery::Neighbour;
+use retrievalguard_encoder::pipeline::nearest_plain;
 use retrievalguard_report::picture::Thumbnail;
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
@@ -121,9 +121,9 @@ pub(crate) async fn look(
         let started = Instant::now();
         let (moved, norm) = perturbation.at(size);
         service.check(&moved)?;
-        let plain = plain(&service, &moved.pixels, &perturbation.label, ticket)?;
+        let moved = Arc::new(moved);
         let request = QueryRequest {
-            picture: Arc::new(moved),
+            picture: Arc::clone(&moved),
             picture_hash: perturbation.picture_hash.clone(),
             samples,
             target: None,
@@ -132,6 +132,12 @@ pub(crate) async fn look(
             request_id: context.request_id,
         };
         let answer = service.answer(&request, ticket, Some(&slot), None)?;
+        let plain = match answer.plain {
+            Some(nearest) => nearest,
+            None => among_stored(&service, &moved.pixels, ticket)?,
+        };
+        let (label, changed) = (plain.label.clone(), plain.label != perturbation.label);
+        let plain = PlainLook { label, changed, nearest: plain };
         let nearest = answer.items.into_iter().next();
         let nearest = nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
         // The mean of all samples says more than the pilot; other retrievers have no other word than the pilot's.
@@ -155,16 +161,12 @@ pub(crate) async fn look(
     Ok(Json(run(&ticket, limit, work).await?))
 }
 
-fn plain(service: &Service, pixels: &[f32], label: &str, ticket: &Ticket) -> Result<PlainLook, Problem> {
+/// What the encoder without noise retrieves among vectors that are means over noise, for want of others.
+fn among_stored(service: &Service, pixels: &[f32], ticket: &Ticket) -> Result<Item, Problem> {
     let snapshot = service.gallery.current();
-    let gallery = snapshot.plain().unwrap_or_else(|| snapshot.gallery());
-    let samples = ticket.plain(pixels.to_vec())?;
-    let embedding: Vec<f64> = samples.row(0).iter().map(|&value| f64::from(value)).collect();
-    let found: Vec<Vec<Neighbour>> =
-        gallery.nearest(&embedding, 1, |_| &[]).map_err(|error| Problem::unprocessable(error.to_string()))?;
-    let nearest = Item::list(&snapshot, found.first().map_or(&[], Vec::as_slice)).into_iter().next();
-    let nearest = nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
-    Ok(PlainLook { label: nearest.label.clone(), changed: nearest.label != label, nearest })
+    let found = nearest_plain(snapshot.gallery().into(), ticket.plain(pixels.to_vec())?.row(0), &[])?;
+    let nearest = Item::list(&snapshot, found.as_slice()).into_iter().next();
+    nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))
 }
 
 /// Where to look

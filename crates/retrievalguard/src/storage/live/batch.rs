@@ -22,6 +22,9 @@ enum Record<'a> {
         path: Option<Cow<'a, str>>,
         /// Hexadecimal digits of the f32 bits, of one view after the other: a vector comes back as it was.
         bits: Cow<'a, str>,
+        /// The same of the clean picture, in a gallery that has them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        plain: Option<Cow<'a, str>>,
     },
     Remove {
         identity: Cow<'a, str>,
@@ -35,24 +38,37 @@ pub(super) fn record(edit: &Edit) -> String {
             identity: item.identity.as_str().into(),
             label: item.label.as_str().into(),
             path: path.as_deref().map(Into::into),
-            bits: item.vector.iter().map(|value| format!("{:08x}", value.to_bits())).collect(),
+            bits: digits(&item.vector).into(),
+            plain: item.plain.as_deref().map(|vector| digits(vector).into()),
         },
         Edit::Remove { identity } => Record::Remove { identity: identity.as_str().into() },
     };
     serde_json::to_string(&record).expect("text and digits are JSON")
 }
 
+fn digits(vector: &[f32]) -> String {
+    vector.iter().map(|value| format!("{:08x}", value.to_bits())).collect()
+}
+
+fn numbers(digits: &str) -> Result<Vec<f32>, &'static str> {
+    let number = |chunk: &[u8]| u32::from_str_radix(str::from_utf8(chunk).ok()?, 16).ok();
+    let numbers: Option<Vec<f32>> = match digits.as_bytes().as_chunks::<8>() {
+        (chunks, []) => chunks.iter().map(|chunk| number(chunk).map(f32::from_bits)).collect(),
+        (_, _) => None,
+    };
+    numbers.ok_or("its bits are not numbers of 8 hexadecimal digits each")
+}
+
 /// The change that a record describes.
 fn edit(record: &[u8]) -> Result<Edit, Box<dyn std::error::Error + Send + Sync>> {
     Ok(match serde_json::from_slice(record)? {
-        Record::Add { identity, label, path, bits } => {
-            let digits = |chunk: &[u8]| u32::from_str_radix(str::from_utf8(chunk).ok()?, 16).ok();
-            let vector: Option<Vec<f32>> = match bits.as_bytes().as_chunks::<8>() {
-                (chunks, []) => chunks.iter().map(|chunk| digits(chunk).map(f32::from_bits)).collect(),
-                (_, _) => None,
+        Record::Add { identity, label, path, bits, plain } => {
+            let item = NewItem {
+                identity: identity.into_owned(),
+                label: label.into_owned(),
+                vector: numbers(&bits)?,
+                plain: plain.as_deref().map(numbers).transpose()?,
             };
-            let vector = vector.ok_or("its bits are not numbers of 8 hexadecimal digits each")?;
-            let item = NewItem { identity: identity.into_owned(), label: label.into_owned(), vector };
             Edit::Add { item, path: path.map(Cow::into_owned) }
         }
         Record::Remove { identity } => Edit::Remove { identity: identity.into_owned() },

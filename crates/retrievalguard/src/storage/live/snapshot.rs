@@ -60,6 +60,12 @@ impl Snapshot {
         &self.gallery
     }
 
+    /// The same items as the plain retriever searches them, see [`GalleryDirectory::plain`].
+    pub fn plain(&self) -> Option<&Gallery> {
+        let clean = self.base.provenance.samples == Some(0);
+        if clean { Some(&self.gallery) } else { self.gallery.plain() }
+    }
+
     /// Where each item's picture is, if that was stored; see [`Snapshot::picture_path`].
     pub fn paths(&self) -> &[Option<String>] {
         &self.paths

@@ -34,7 +34,12 @@ fn made(metric: Metric) -> tempfile::TempDir {
 }
 
 fn add(identity: &str, label: &str, first: f32) -> Edit {
-    let item = NewItem { identity: identity.into(), label: label.into(), vector: vec![first, 0.5, 0.1] };
+    let item = NewItem {
+        identity: identity.into(),
+        label: label.into(),
+        vector: vec![first, 0.5, 0.1],
+        plain: None,
+    };
     Edit::Add { item, path: None }
 }
 
@@ -130,7 +135,7 @@ fn refused_changes_are_answered_one_by_one_and_leave_no_trace() {
     let folder = made(Metric::Cosine);
     let mut live = LiveGallery::open(folder.path()).unwrap();
     let item = |identity: &str, vector: Vec<f32>| Edit::Add {
-        item: NewItem { identity: identity.into(), label: "cat".into(), vector },
+        item: NewItem { identity: identity.into(), label: "cat".into(), vector, plain: None },
         path: None,
     };
     let with_path = |path: &str| {
@@ -580,7 +585,7 @@ fn items_are_added_and_removed_with_all_their_views() {
     GalleryDirectory::write(folder.path(), &gallery, &[], provenance).unwrap();
     let wide = |identity: &str, values: usize| {
         let vector = (0..values).map(|value| value as f32).collect();
-        let item = NewItem { identity: identity.into(), label: "bird".into(), vector };
+        let item = NewItem { identity: identity.into(), label: "bird".into(), vector, plain: None };
         Edit::Add { item, path: None }
     };
     let mut live = LiveGallery::open(folder.path()).unwrap();

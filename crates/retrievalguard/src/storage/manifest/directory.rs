@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    GalleryManifest, ITEMS, LINE_LIMIT, MANIFEST, MANIFEST_LIMIT, Provenance, StorageError, VECTORS,
+    FileRecord, GalleryFiles, GalleryManifest, ITEMS, LINE_LIMIT, MANIFEST, MANIFEST_LIMIT, PLAIN,
+    Provenance, StorageError, VECTORS,
 };
 use crate::gallery::{Gallery, Metric};
 use crate::storage::atomic::{self, WriteError};
@@ -82,9 +83,19 @@ impl GalleryDirectory {
             Err(error) => return Err(failed(error).into()),
         }
 
-        let vectors_file = write_hashed(&directory.join(VECTORS), |writer| write_vectors(writer, gallery))?;
-        let items_file = write_hashed(&directory.join(ITEMS), |writer| write_items(writer, gallery, paths))?;
-        let manifest = GalleryManifest::new(gallery, provenance, vectors_file, items_file);
+        let write = |name, gallery| -> Result<FileRecord, StorageError> {
+            Ok(write_hashed(&directory.join(name), |writer| write_vectors(writer, gallery))?)
+        };
+        let plain = gallery.plain().map(|plain| write(PLAIN, plain)).transpose()?;
+        if plain.is_none() {
+            remove_stale(&directory.join(PLAIN)).map_err(failed)?;
+        }
+        let files = GalleryFiles {
+            vectors: write(VECTORS, gallery)?,
+            plain,
+            items: write_hashed(&directory.join(ITEMS), |writer| write_items(writer, gallery, paths))?,
+        };
+        let manifest = GalleryManifest::of(gallery, provenance, files);
         write_json(&directory.join(MANIFEST), &manifest)?;
         live::remove_empty(directory, no_writes)?;
         Ok(manifest)
@@ -152,18 +163,9 @@ impl GalleryDirectory {
     pub fn read_base(directory: &Path) -> Result<Self, StorageError> {
         let (manifest, digest) = Self::read_manifest_with_digest(directory)?;
 
-        let path = directory.join(VECTORS);
-        let mut reader = open_recorded(&path, &manifest.vectors_file)?;
-        let array = npy::read_from(&mut reader, manifest.vectors_file.bytes, &path)?;
-        check_digest(reader, &path, &manifest.vectors_file)?;
-        let matrix = array.into_matrix(&path)?;
-        let count = |what, found, wanted| StorageError::Count { path: path.clone(), what, found, wanted };
-        if matrix.rows != manifest.rows() {
-            return Err(count("vectors", matrix.rows, manifest.rows()));
-        }
-        if matrix.columns != manifest.dimension {
-            return Err(count("components per vector", matrix.columns, manifest.dimension));
-        }
+        let vectors = read_vectors(&directory.join(VECTORS), &manifest.vectors_file, &manifest)?;
+        let plain = manifest.plain_file.as_ref();
+        let plain = plain.map(|file| read_vectors(&directory.join(PLAIN), file, &manifest)).transpose()?;
 
         let path = directory.join(ITEMS);
         let mut reader = open_recorded(&path, &manifest.items_file)?;
@@ -199,41 +201,99 @@ impl GalleryDirectory {
             return Err(StorageError::Count { path, what: "items", found, wanted });
         }
 
-        let gallery = Gallery::new(matrix.values, manifest.dimension, identities, &labels, manifest.metric)
+        let gallery = Gallery::new(vectors, manifest.dimension, identities, &labels, manifest.metric)
             .and_then(|gallery| if views.is_empty() { Ok(gallery) } else { gallery.with_views(views) })
+            .and_then(|gallery| match plain {
+                Some(plain) => gallery.with_plain(plain),
+                None => Ok(gallery),
+            })
             .map_err(|source| StorageError::Gallery { path: directory.to_owned(), source })?;
         let written = Written { count: 0, first_added: gallery.len(), version: digest };
         Ok(Self { gallery, paths, manifest, written, directory: directory.to_owned() })
     }
 
-    /// Stands for everything of the gallery that decides a search in it: vectors, identities, labels, metric, and how the
-    /// vectors were made. The paths of pictures do not.
+    /// The same items as the plain retriever searches them: by the embeddings of clean pictures, if there are any.
+    pub fn plain(&self) -> Option<&Gallery> {
+        let clean = self.manifest.provenance.samples == Some(0);
+        if clean { Some(&self.gallery) } else { self.gallery.plain() }
+    }
+
+    /// Stands for everything of the gallery that decides a search in it: vectors, those of clean pictures, identities,
+    /// labels, metric, and how the vectors were made. The paths of pictures do not.
     pub fn digest(&self) -> Digest {
         let gallery = &self.gallery;
         let mut names = HashingWriter::new(io::sink());
         write_items(&mut names, gallery, &[]).expect("a sink takes everything");
         let (_, names, _) = names.finish();
-        let GalleryManifest { items, dimension, metric, provenance, vectors_file, .. } = &self.manifest;
-        content_digest((*items, *dimension), *metric, provenance, vectors_file.sha256, names)
+        let GalleryManifest { items, dimension, metric, provenance, vectors_file, plain_file, .. } =
+            &self.manifest;
+        let content =
+            ContentDigests { vectors: vectors_file.sha256, plain: plain_file.map(|file| file.sha256), names };
+        content.digest((*items, *dimension), *metric, provenance)
     }
 }
 
-/// Stands for a gallery: `vectors` is the digest of `vectors.npy`, `names` that of `items.jsonl` without paths.
-pub(in crate::storage) fn content_digest(
-    (items, dimension): (usize, usize),
-    metric: Metric,
-    provenance: &Provenance,
-    vectors: Digest,
-    names: Digest,
-) -> Digest {
-    Digest::of_json(&serde_json::json!({
-        "items": items,
-        "dimension": dimension,
-        "metric": metric,
-        "made": provenance,
-        "vectors": vectors,
-        "names": names,
-    }))
+/// Digests of what a gallery holds.
+pub(in crate::storage) struct ContentDigests {
+    /// That of `vectors.npy`.
+    pub(in crate::storage) vectors: Digest,
+    /// That of `plain.npy`.
+    pub(in crate::storage) plain: Option<Digest>,
+    /// That of `items.jsonl` without paths.
+    pub(in crate::storage) names: Digest,
+}
+
+impl ContentDigests {
+    /// Stands for a gallery.
+    pub(in crate::storage) fn digest(
+        self,
+        (items, dimension): (usize, usize),
+        metric: Metric,
+        provenance: &Provenance,
+    ) -> Digest {
+        let Self { vectors, plain, names } = self;
+        let mut content = serde_json::json!({
+            "items": items,
+            "dimension": dimension,
+            "metric": metric,
+            "made": provenance,
+            "vectors": vectors,
+            "names": names,
+        });
+        // A gallery without them keeps the digest that it had before there were any.
+        if let Some(plain) = plain {
+            content["plain"] = serde_json::json!(plain);
+        }
+        Digest::of_json(&content)
+    }
+}
+
+/// Reads an array of so many vectors as the manifest says.
+fn read_vectors(
+    path: &Path,
+    record: &FileRecord,
+    manifest: &GalleryManifest,
+) -> Result<Vec<f32>, StorageError> {
+    let mut reader = open_recorded(path, record)?;
+    let array = npy::read_from(&mut reader, record.bytes, path)?;
+    check_digest(reader, path, record)?;
+    let matrix = array.into_matrix(path)?;
+    let count = |what, found, wanted| StorageError::Count { path: path.to_owned(), what, found, wanted };
+    if matrix.rows != manifest.rows() {
+        return Err(count("vectors", matrix.rows, manifest.rows()));
+    }
+    if matrix.columns != manifest.dimension {
+        return Err(count("components per vector", matrix.columns, manifest.dimension));
+    }
+    Ok(matrix.values)
+}
+
+/// Removes a file that an earlier gallery may have left.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// The content of `vectors.npy`.

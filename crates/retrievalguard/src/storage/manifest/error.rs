@@ -145,6 +145,14 @@ pub enum StorageError {
         /// Its version.
         format: u32,
     },
+    /// A manifest speaks of embeddings of clean pictures in a format that has none, or of none in the one that does.
+    #[error("`{}` has format version {format}, which disagrees with its plain vectors", path.display())]
+    PlainFormat {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        format: u32,
+    },
     /// A gallery has other views than its provenance says.
     #[error("the items of the gallery have {}, wanted {}", views_in_words(found), views_in_words(wanted))]
     OtherViews {

@@ -150,7 +150,7 @@ pub(super) mod tests {
         let mut writer = ShardWriter::create(folder, options, Provenance::unknown(NormBound::UNIT)).unwrap();
         for row in 0..whole.len() {
             let (identity, label) = (whole.identity(row), whole.label_name(whole.label(row)));
-            let item = ShardItem { identity, label, vector: whole.vector(row), path: None };
+            let item = ShardItem { identity, label, vector: whole.vector(row), plain: None, path: None };
             writer.push(&item).unwrap();
         }
         writer.finish().unwrap();

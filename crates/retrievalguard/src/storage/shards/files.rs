@@ -12,7 +12,9 @@ use super::{
 use crate::gallery::Label;
 use crate::storage::digest::{Digest, HashingWriter};
 use crate::storage::live::{self, WRITES};
-use crate::storage::manifest::{self, GalleryDirectory, ITEMS, Item, LINE_LIMIT, StorageError, VECTORS};
+use crate::storage::manifest::{
+    self, GalleryDirectory, ITEMS, Item, LINE_LIMIT, PLAIN, StorageError, VECTORS,
+};
 use crate::storage::npy::header;
 use crate::storage::recorded::{FileRecord, check_digest, open_recorded, parse_sealed, read_small};
 
@@ -32,8 +34,8 @@ pub(super) struct ArrayFile {
 }
 
 impl ArrayFile {
-    pub(super) fn vectors(directory: &Path, items: usize, dimension: usize) -> Self {
-        Self::new(directory.join(VECTORS), "<f4", vec![items, dimension])
+    pub(super) fn vectors(directory: &Path, name: &str, items: usize, dimension: usize) -> Self {
+        Self::new(directory.join(name), "<f4", vec![items, dimension])
     }
 
     pub(super) fn column(directory: &Path, name: &str, element: &'static str, items: usize) -> Self {
@@ -205,8 +207,12 @@ pub(super) fn open_shard(
         return Err(ShardsError::Writes { path: journal, writes });
     }
 
-    let shard = Shard { directory, first_row: labels.len(), items: record.items, manifest };
+    let (first_row, items, array) = (labels.len(), record.items, VECTORS);
+    let shard = Shard { directory, first_row, items, manifest, array };
     shard.vectors().check(&shard.manifest.vectors_file)?;
+    if let Some(plain) = &shard.manifest.plain_file {
+        ArrayFile::vectors(&shard.directory, PLAIN, items, whole.dimension).check(plain)?;
+    }
     check_size(&shard.directory.join(ITEMS), &shard.manifest.items_file)?;
     shard.line_ends().check(&record.line_ends_file)?;
     let column = |name| ArrayFile::column(&shard.directory, name, "<u4", shard.items);
@@ -259,13 +265,15 @@ fn read_labels(
 
 /// Reads every file of a shard that opening did not read to its end.
 pub(super) fn verify_shard(shard: &Shard, record: &ShardRecord) -> Result<(), ShardsError> {
-    for (name, record) in [
+    let plain = shard.manifest.plain_file.iter().map(|record| (PLAIN, record));
+    let others = [
         (VECTORS, &shard.manifest.vectors_file),
         (ITEMS, &shard.manifest.items_file),
         (LABELS, &record.labels_file),
         (LINE_ENDS, &record.line_ends_file),
         (BY_IDENTITY, &record.by_identity_file),
-    ] {
+    ];
+    for (name, record) in others.into_iter().chain(plain) {
         let path = shard.directory.join(name);
         let mut reader = open_recorded(&path, record)?;
         io::copy(&mut reader, &mut io::sink()).map_err(|source| failed(&path, source))?;
@@ -280,15 +288,45 @@ pub(super) fn measure(
     shards: &[ShardRecord],
     dimension: usize,
 ) -> Result<ShardsContent, ShardsError> {
-    let items = shards.iter().map(|shard| shard.items).sum();
-    let mut vectors = HashingWriter::new(io::sink());
     let mut names = HashingWriter::new(io::sink());
-    let full = "a sink takes everything";
-    vectors.write_all(&ArrayFile::vectors(directory, items, dimension).header).expect(full);
-    let (mut bytes, mut largest) = (vec![0; 4 * dimension], 0.0_f64);
     for shard in shards {
         let directory = directory.join(&shard.name);
-        let array = ArrayFile::vectors(&directory, shard.items, dimension);
+        let path = directory.join(ITEMS);
+        let file = File::open(&path).map_err(|source| failed(&path, source))?;
+        let mut lines = BufReader::with_capacity(1 << 18, file);
+        let mut line = Vec::new();
+        for row in 0..shard.items {
+            line.clear();
+            let read = Read::take(&mut lines, LINE_LIMIT).read_until(b'\n', &mut line);
+            read.map_err(|source| failed(&path, source))?;
+            let item = parse_item(&line, &path, row)?;
+            Item { path: None, ..item }.write_to(&mut names).expect("a sink takes everything");
+        }
+    }
+    let (vectors, largest_norm) = measure_vectors(directory, VECTORS, shards, dimension)?;
+    let plain = match shards.first().map(|shard| directory.join(&shard.name)) {
+        Some(first) if GalleryDirectory::read_manifest(&first)?.plain_file.is_some() => {
+            Some(measure_vectors(directory, PLAIN, shards, dimension)?.0)
+        }
+        Some(_) | None => None,
+    };
+    Ok(ShardsContent { vectors, plain, names: names.finish().1, largest_norm })
+}
+
+/// Digest of the array that shards hold together, and the largest norm of a row.
+fn measure_vectors(
+    directory: &Path,
+    name: &str,
+    shards: &[ShardRecord],
+    dimension: usize,
+) -> Result<(Digest, f64), ShardsError> {
+    let items = shards.iter().map(|shard| shard.items).sum();
+    let mut vectors = HashingWriter::new(io::sink());
+    let full = "a sink takes everything";
+    vectors.write_all(&ArrayFile::vectors(directory, name, items, dimension).header).expect(full);
+    let (mut bytes, mut largest) = (vec![0; 4 * dimension], 0.0_f64);
+    for shard in shards {
+        let array = ArrayFile::vectors(&directory.join(&shard.name), name, shard.items, dimension);
         let mut reader = BufReader::with_capacity(1 << 18, array.open()?);
         for _ in 0..shard.items {
             reader.read_exact(&mut bytes).map_err(|source| failed(&array.path, source))?;
@@ -299,19 +337,8 @@ pub(super) fn measure(
             });
             largest = largest.max(squared);
         }
-        let path = directory.join(ITEMS);
-        let file = File::open(&path).map_err(|source| failed(&path, source))?;
-        let mut lines = BufReader::with_capacity(1 << 18, file);
-        let mut line = Vec::new();
-        for row in 0..shard.items {
-            line.clear();
-            let read = Read::take(&mut lines, LINE_LIMIT).read_until(b'\n', &mut line);
-            read.map_err(|source| failed(&path, source))?;
-            let item = parse_item(&line, &path, row)?;
-            Item { path: None, ..item }.write_to(&mut names).expect(full);
-        }
     }
-    Ok(ShardsContent { vectors: vectors.finish().1, names: names.finish().1, largest_norm: largest.sqrt() })
+    Ok((vectors.finish().1, largest.sqrt()))
 }
 
 fn parse_item<'line>(line: &'line [u8], path: &Path, row: usize) -> Result<Item<'line>, StorageError> {

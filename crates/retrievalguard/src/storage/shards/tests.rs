@@ -45,6 +45,7 @@ fn shard(path: &Path, gallery: &Gallery, rows: usize) -> ShardsManifest {
             identity: gallery.identity(row),
             label: gallery.label_name(gallery.label(row)),
             vector: gallery.vector(row),
+            plain: None,
             path: None,
         };
         writer.push(&item).unwrap();
@@ -226,7 +227,9 @@ fn what_cannot_be_written_is_refused_and_half_a_gallery_is_none() {
     assert!(matches!(error, ShardsError::Gallery(GalleryError::Empty)));
 
     let mut writer = create(options).unwrap();
-    let mut push = |vector: &[f32]| writer.push(&ShardItem { identity: "a", label: "b", vector, path: None });
+    let mut push = |vector: &[f32]| {
+        writer.push(&ShardItem { identity: "a", label: "b", vector, plain: None, path: None })
+    };
     for vector in [[3.0, 4.0], [1.0, 0.0], [0.0, 2.0]] {
         push(&vector).unwrap();
     }
@@ -368,8 +371,12 @@ fn lying_and_damaged_files_are_refused_with_their_name() {
             "writes",
             |path| {
                 let mut live = LiveGallery::open(&path.join("shard-00000")).unwrap();
-                let item =
-                    crate::gallery::NewItem { identity: "x".into(), label: "y".into(), vector: vec![0.0; 4] };
+                let item = crate::gallery::NewItem {
+                    identity: "x".into(),
+                    label: "y".into(),
+                    vector: vec![0.0; 4],
+                    plain: None,
+                };
                 live.write(vec![Edit::Add { item, path: None }]).unwrap();
             },
             "holds 1 writes to a shard",

@@ -12,7 +12,7 @@ use crate::gallery::{GalleryError, Metric, admit};
 use crate::storage::atomic::{self, WriteError};
 use crate::storage::digest::{Digest, HashingWriter};
 use crate::storage::manifest::{
-    self, GALLERY_FORMAT, GalleryManifest, ITEMS, Item, Provenance, TOOL, VECTORS,
+    self, GalleryFiles, GalleryManifest, ITEMS, Item, PLAIN, Provenance, TOOL, VECTORS,
 };
 use crate::storage::npy::write_values;
 use crate::storage::recorded::{FileRecord, write_hashed, write_json};
@@ -57,6 +57,8 @@ pub struct ShardItem<'a> {
     pub label: &'a str,
     /// Its vector, which is scaled if the metric asks for it.
     pub vector: &'a [f32],
+    /// The same of the clean picture; all items have one, or none.
+    pub plain: Option<&'a [f32]>,
     /// Where the picture is, if that is to be stored.
     pub path: Option<&'a str>,
 }
@@ -74,6 +76,9 @@ pub struct ShardWriter {
     items: usize,
     current: Option<OpenShard>,
     vector: Vec<f32>,
+    plain: Vec<f32>,
+    /// Whether items have an embedding of the clean picture, once there is one.
+    has_plain: bool,
 }
 
 type HashedFile = HashingWriter<BufWriter<File>>;
@@ -84,6 +89,7 @@ struct OpenShard {
     name: String,
     directory: PathBuf,
     vectors: HashedFile,
+    plain: Option<HashedFile>,
     items: HashedFile,
     labels: Vec<u32>,
     line_ends: Vec<u64>,
@@ -144,15 +150,28 @@ impl ShardWriter {
             items: 0,
             current: None,
             vector: Vec::new(),
+            plain: Vec::new(),
+            has_plain: false,
         }
     }
 
     /// Writes the next row; one that cannot be stored is refused and changes nothing.
     pub fn push(&mut self, item: &ShardItem<'_>) -> Result<(), ShardsError> {
         let (row, dimension, limit) = (self.items, self.options.dimension, u32::MAX as usize);
-        if item.vector.len() != dimension {
-            let (identity, found) = (item.identity.to_owned(), item.vector.len());
-            return Err(GalleryError::Dimension { identity, row, found, dimension }.into());
+        for vector in std::iter::once(item.vector).chain(item.plain) {
+            if vector.len() != dimension {
+                let (identity, found) = (item.identity.to_owned(), vector.len());
+                return Err(GalleryError::Dimension { identity, row, found, dimension }.into());
+            }
+        }
+        let has_plain = item.plain.is_some();
+        if row > 0 && has_plain != self.has_plain {
+            let identity = item.identity.to_owned();
+            return Err(match has_plain {
+                true => GalleryError::PlainUnwanted { identity, row },
+                false => GalleryError::PlainMissing { identity, row },
+            }
+            .into());
         }
         if row >= limit {
             return Err(GalleryError::TooManyItems { found: row + 1, limit }.into());
@@ -160,6 +179,12 @@ impl ShardWriter {
         self.vector.clear();
         self.vector.extend_from_slice(item.vector);
         admit(&mut self.vector, row, item.identity, self.options.metric)?;
+        self.plain.clear();
+        self.plain.extend_from_slice(item.plain.unwrap_or_default());
+        if has_plain {
+            admit(&mut self.plain, row, item.identity, self.options.metric)?;
+        }
+        self.has_plain = has_plain;
 
         // Taken out, so that a shard that could not be written is not written to again.
         let mut shard = match self.current.take() {
@@ -176,7 +201,7 @@ impl ShardWriter {
             }
         };
         self.items += 1;
-        shard.push(item, &self.vector, number)?;
+        shard.push(item, &self.vector, &self.plain, number)?;
         if shard.labels.len() == self.options.rows.get() {
             self.close(shard)
         } else {
@@ -232,14 +257,20 @@ impl ShardWriter {
             Ok(HashingWriter::new(BufWriter::with_capacity(1 << 18, file)))
         };
         // The header of a full shard; that of a shorter last one is put right at its end.
-        let array = ArrayFile::vectors(&directory, self.options.rows.get(), self.options.dimension);
-        let mut vectors = create(&array.path)?;
-        vectors.write_all(&array.header).map_err(|error| WriteError::new(&array.path, error))?;
+        let begin_array = |name| -> Result<HashedFile, WriteError> {
+            let array = ArrayFile::vectors(&directory, name, self.options.rows.get(), self.options.dimension);
+            let mut vectors = create(&array.path)?;
+            vectors.write_all(&array.header).map_err(|error| WriteError::new(&array.path, error))?;
+            Ok(vectors)
+        };
+        let vectors = begin_array(VECTORS)?;
+        let plain = self.has_plain.then(|| begin_array(PLAIN)).transpose()?;
         let items = create(&directory.join(ITEMS))?;
         Ok(OpenShard {
             name,
             directory,
             vectors,
+            plain,
             items,
             labels: Vec::new(),
             line_ends: Vec::new(),
@@ -249,11 +280,17 @@ impl ShardWriter {
     }
 
     fn close(&mut self, shard: OpenShard) -> Result<(), ShardsError> {
-        let OpenShard { name, directory, vectors, items, labels, line_ends, identities, .. } = shard;
-        let array = ArrayFile::vectors(&directory, labels.len(), self.options.dimension);
+        let OpenShard { name, directory, vectors, plain, items, labels, line_ends, identities, .. } = shard;
         let short = labels.len() < self.options.rows.get();
-        let vectors_file = finish_file(vectors, &array.path, short.then_some(array.header.as_slice()))?;
-        let items_file = finish_file(items, &directory.join(ITEMS), None)?;
+        let finish_array = |name, file| {
+            let array = ArrayFile::vectors(&directory, name, labels.len(), self.options.dimension);
+            finish_file(file, &array.path, short.then_some(array.header.as_slice()))
+        };
+        let files = GalleryFiles {
+            vectors: finish_array(VECTORS, vectors)?,
+            plain: plain.map(|file| finish_array(PLAIN, file)).transpose()?,
+            items: finish_file(items, &directory.join(ITEMS), None)?,
+        };
         let mut by_identity: Vec<u32> = (0..labels.len() as u32).collect();
         by_identity.sort_unstable_by_key(|&row| (&identities[row as usize], row));
         let labels_file = write_column(&directory, LABELS, "<u4", labels.iter().map(|n| n.to_le_bytes()))?;
@@ -261,16 +298,8 @@ impl ShardWriter {
             write_column(&directory, LINE_ENDS, "<u8", line_ends.iter().map(|end| end.to_le_bytes()))?;
         let by_identity_file =
             write_column(&directory, BY_IDENTITY, "<u4", by_identity.iter().map(|row| row.to_le_bytes()))?;
-        let manifest = GalleryManifest {
-            format: GALLERY_FORMAT,
-            tool: TOOL.to_owned(),
-            items: labels.len(),
-            dimension: self.options.dimension,
-            metric: self.options.metric,
-            provenance: self.provenance.clone(),
-            vectors_file,
-            items_file,
-        };
+        let size = (labels.len(), self.options.dimension);
+        let manifest = GalleryManifest::new(size, self.options.metric, self.provenance.clone(), files);
         let manifest_file = write_json(&directory.join(manifest::MANIFEST), &manifest)?;
         self.shards.push(ShardRecord {
             name,
@@ -286,12 +315,21 @@ impl ShardWriter {
 }
 
 impl OpenShard {
-    fn push(&mut self, item: &ShardItem<'_>, vector: &[f32], label: u32) -> Result<(), WriteError> {
+    fn push(
+        &mut self,
+        item: &ShardItem<'_>,
+        vector: &[f32],
+        plain: &[f32],
+        label: u32,
+    ) -> Result<(), WriteError> {
         let failed = |name: &str, error| WriteError::new(&self.directory.join(name), error);
         // Whole rows and lines, because each write is digested by itself.
-        self.bytes.clear();
-        self.bytes.extend(vector.iter().flat_map(|value| value.to_le_bytes()));
-        self.vectors.write_all(&self.bytes).map_err(|error| failed(VECTORS, error))?;
+        let arrays = std::iter::once((VECTORS, &mut self.vectors, vector));
+        for (name, file, vector) in arrays.chain(self.plain.as_mut().map(|file| (PLAIN, file, plain))) {
+            self.bytes.clear();
+            self.bytes.extend(vector.iter().flat_map(|value| value.to_le_bytes()));
+            file.write_all(&self.bytes).map_err(|error| failed(name, error))?;
+        }
         let line = Item {
             identity: item.identity.into(),
             label: item.label.into(),
