@@ -134,15 +134,14 @@ impl Merging<'_> {
                 Part::Samples { .. } => Err(self.unusable(&tasks[0], "it holds samples, wanted an outcome")),
             };
         };
-        // A broken picture is the same for every task of its query.
-        if let Part::Outcome(outcome) = self.part(&tasks[0])? {
-            return match outcome {
-                PictureOutcome::Skipped(_) => self.admitted(&tasks[0], outcome),
-                PictureOutcome::Done(_) => {
-                    Err(self.unusable(&tasks[0], "it holds an answer, wanted samples"))
-                }
-            };
-        }
+        // A broken picture is the same for every task of its query, and so is what is known of a file.
+        let file = match self.part(&tasks[0])? {
+            Part::Samples { file, .. } => file,
+            Part::Outcome(outcome @ PictureOutcome::Skipped(_)) => return self.admitted(&tasks[0], outcome),
+            Part::Outcome(PictureOutcome::Done(_)) => {
+                return Err(self.unusable(&tasks[0], "it holds an answer, wanted samples"));
+            }
+        };
         let query = &self.manifest.queries[index];
         let asked = Query { relevant: Relevant::Label(&query.label), excluded: &query.excluded };
         let certifier = QueryCertifier::stored(self.manifest.procedure()?, gallery);
@@ -150,7 +149,8 @@ impl Merging<'_> {
         // Those of a clamped encoder were clamped when they were drawn, which changes nothing but says so.
         let components = self.manifest.run.encoder.components;
         let draw = |stage, _| Ok(self.samples(&tasks, stage, bound)?.with(components));
-        QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity)).map(PictureOutcome::Done)
+        let answer = QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity))?;
+        Ok(PictureOutcome::Done(answer.of_file(file)))
     }
 
     /// An outcome that a worker of this run can have left: whether pictures are skipped is not part of what a part says

@@ -219,9 +219,11 @@ impl Worker {
         let query = &manifest.queries[task.query];
         let bytes = checked(&self.store, &picture_name(task.query), &query.picture)?;
         let config = embedder.model_config();
-        let prepared =
-            query.decode(&bytes).and_then(|picture| config.preparation().apply(&query.identity, &picture));
-        let prepared = match (prepared, manifest.broken()) {
+        let prepared = query.decode(&bytes).and_then(|picture| {
+            let prepared = config.preparation().apply(&query.identity, &picture)?;
+            Ok((config.file_pixels(&picture), prepared))
+        });
+        let (file, prepared) = match (prepared, manifest.broken()) {
             (Ok(prepared), _) => prepared,
             (Err(error), BrokenPictures::Skip) => {
                 return Ok(Part::Outcome(PictureOutcome::Skipped(error.to_string())));
@@ -238,13 +240,14 @@ impl Worker {
         match (&task.kind, &self.tools.gallery) {
             (TaskKind::Samples { stage, range }, _) => {
                 let samples = draw(*stage, range.clone())?;
-                Ok(Part::Samples { dimension: samples.dimension(), values: samples.values().to_vec() })
+                let (dimension, values) = (samples.dimension(), samples.values().to_vec());
+                Ok(Part::Samples { dimension, values, file })
             }
             (TaskKind::Answer, Some(gallery)) => {
                 let asked = Query { relevant: Relevant::Label(&query.label), excluded: &query.excluded };
                 let certifier = QueryCertifier::stored(&smoothed.procedure, gallery);
                 let answer = QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity))?;
-                Ok(Part::Outcome(PictureOutcome::Done(answer)))
+                Ok(Part::Outcome(PictureOutcome::Done(answer.of_file(file))))
             }
             (TaskKind::Answer, None) => {
                 unreachable!("the gallery is opened where tasks are whole queries")

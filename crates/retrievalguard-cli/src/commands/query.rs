@@ -91,6 +91,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     }
     let identity = arguments.picture.display().to_string();
     let picture = RgbPicture::from_path(&arguments.picture, &PictureLimits::default())?;
+    let file = embedder.model_config().file_pixels(&picture);
     let prepared = embedder.model_config().preparation().apply(&identity, &picture)?;
     let pixels = input_values(embedder.model_config(), &identity, prepared)?;
     // The seed is drawn after the picture is here, so that nobody could aim at the noise.
@@ -113,6 +114,8 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     let answered = matches!(verdict, Verdict::Certified { .. });
     let label = label.map(|label| gallery.label_name(label));
     let (word, radius) = if answered { words(verdict) } else { ("abstained", String::new()) };
+    let file_radius =
+        file.zip(verdict.radius().filter(|_| answered)).and_then(|(file, radius)| file.radius(radius));
     let again = match arguments.seed {
         None => format!("asking again draws other noise and is a new attempt at {}", arguments.alpha),
         Some(_) => format!(
@@ -143,6 +146,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             "candidate_label": label,
             "verdict": word,
             "radius": verdict.radius().map(Radius::get).filter(|radius| radius.is_finite()),
+            "file_radius": file_radius.map(Radius::get).filter(|radius| radius.is_finite()),
             "unbounded": verdict.radius() == Some(Radius::Unbounded),
             "retriever": retriever,
             "samples": samples,
@@ -171,6 +175,9 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
                 "except with probability {} over the noise ({retriever} retriever, {samples} samples{rule})",
                 arguments.alpha
             )?;
+            if let Some((file, radius)) = file.zip(verdict.radius()) {
+                writeln!(out, "{}", file.statement(radius))?;
+            }
         }
         None => writeln!(
             out,

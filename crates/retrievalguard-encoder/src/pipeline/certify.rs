@@ -21,6 +21,7 @@ use super::{
 };
 use crate::dataset::{PictureSource, Record, RecordSet};
 use crate::engine::OnnxEmbedder;
+use crate::resize::FilePixels;
 use crate::run::{
     EncoderDescription, GalleryDescription, Method, Procedure, RUN_FORMAT, RunCommand, RunDescription,
     Smoothed, excluded_digest,
@@ -88,6 +89,8 @@ pub struct QueryAnswer {
     nearest_wrong: Option<WrongItem>,
     cells: Vec<(CertificateName, Verdict, u32)>,
     deeper: Vec<Verdict>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<FilePixels>,
 }
 
 impl QueryAnswer {
@@ -111,12 +114,18 @@ impl QueryAnswer {
         let nearest_wrong = wrong.map(|(identity, label, view)| WrongItem { identity, label, view });
         let cell = |outcome: Outcome| (outcome.name, outcome.verdict, outcome.samples);
         let cells = outcomes.into_iter().map(cell).collect();
-        Ok(Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper })
+        Ok(Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, file: None })
+    }
+
+    /// Adds how far the encoder's input moves with the pixels of the query's file.
+    #[must_use]
+    pub fn of_file(self, file: Option<FilePixels>) -> Self {
+        Self { file, ..self }
     }
 
     /// The row of a table, and the verdicts for Recall@2 and deeper.
     pub(super) fn into_row(self, identity: &str, label: &str) -> (ResultRow, Vec<Verdict>) {
-        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper } = self;
+        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, .. } = self;
         let certificates: BTreeMap<CertificateName, Cell> =
             cells.into_iter().map(|(name, verdict, samples)| (name, Cell { verdict, samples })).collect();
         let (identity, label) = (identity.to_owned(), label.to_owned());
@@ -236,7 +245,7 @@ pub fn certify(
     let inputs = EncoderInputs { records: queries, config: embedder.model_config(), broken };
     let certifier = QueryCertifier::stored(&plan.description.smoothed()?.procedure, request.gallery);
     let finished = run.finish(workers, observer, |position| {
-        inputs.with(position, |Record { identity, label, .. }, picture| {
+        inputs.with_decoded(position, |Record { identity, label, .. }, decoded, picture| {
             let query = Query { relevant: Relevant::Label(label), excluded: &plan.excluded[position] };
             let mut drawn = Drawn::default();
             let draw = |stage, range| -> Result<Samples, PipelineError> {
@@ -251,7 +260,7 @@ pub fn certify(
             if let Some(kept) = kept {
                 kept.write(position, &drawn)?;
             }
-            Ok(answer)
+            Ok(answer.of_file(inputs.config.file_pixels(decoded)))
         })
     })?;
     if let Some(kept) = kept {
