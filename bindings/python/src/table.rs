@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
+use retrievalguard::Sigma;
 use retrievalguard::binomial;
 use retrievalguard::certificate::{CertificateName, Radius, Verdict};
 use retrievalguard_encoder::run::{ArraysDescription, RUN_FORMAT, RunCommand, TableDescription};
-use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, StoredTable, Unverified, WrongItem};
+use retrievalguard_encoder::table::{
+    Cell, FilePixels, PlainAnswer, ResultRow, ResultTable, StoredTable, Unverified, WrongItem,
+};
 
 use crate::errors::{raised, refused};
 use crate::parameters;
@@ -26,7 +29,8 @@ pub(crate) struct Column {
 #[derive(FromPyObject, IntoPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Columns {
-    sigma: f64,
+    /// None without noise.
+    sigma: Option<f64>,
     identities: Vec<String>,
     labels: Vec<String>,
     retrieved: Vec<String>,
@@ -35,6 +39,10 @@ pub(crate) struct Columns {
     nearest_wrong_labels: Vec<Option<String>>,
     retrieved_views: Vec<Option<String>>,
     nearest_wrong_views: Vec<Option<String>>,
+    plain_retrieved: Vec<Option<String>>,
+    plain_retrieved_labels: Vec<Option<String>>,
+    file_scales: Vec<Option<f64>>,
+    file_roundings: Vec<Option<f64>>,
     certificates: Vec<Column>,
     /// JSON of what the run was made with.
     run: Option<String>,
@@ -58,7 +66,7 @@ impl Columns {
             }
         };
         Self {
-            sigma: table.sigma().get(),
+            sigma: table.sigma().map(Sigma::get),
             identities: text(|row| &row.identity),
             labels: text(|row| &row.label),
             retrieved: text(|row| &row.retrieved),
@@ -67,6 +75,13 @@ impl Columns {
             nearest_wrong_labels: wrong(|item| &item.label),
             retrieved_views: rows.iter().map(|row| row.retrieved_view.clone()).collect(),
             nearest_wrong_views: rows.iter().map(|row| row.nearest_wrong.as_ref()?.view.clone()).collect(),
+            plain_retrieved: rows.iter().map(|row| Some(row.plain.as_ref()?.retrieved.clone())).collect(),
+            plain_retrieved_labels: rows
+                .iter()
+                .map(|row| Some(row.plain.as_ref()?.retrieved_label.clone()))
+                .collect(),
+            file_scales: rows.iter().map(|row| row.file.map(|file| file.scale)).collect(),
+            file_roundings: rows.iter().map(|row| row.file.map(|file| file.rounding)).collect(),
             certificates: table.certificates().iter().map(column).collect(),
             run,
         }
@@ -80,6 +95,10 @@ impl Columns {
             self.nearest_wrong_labels.len(),
             self.retrieved_views.len(),
             self.nearest_wrong_views.len(),
+            self.plain_retrieved.len(),
+            self.plain_retrieved_labels.len(),
+            self.file_scales.len(),
+            self.file_roundings.len(),
         ];
         let columns = self.certificates.iter();
         let cells =
@@ -98,6 +117,8 @@ impl Columns {
                 let verdict = verdict(&column.verdicts[place], column.radii[place])?;
                 certificates.insert(name, Cell { verdict, samples: column.samples[place] });
             }
+            let plain = self.plain_retrieved[place].clone().zip(self.plain_retrieved_labels[place].clone());
+            let file = self.file_scales[place].zip(self.file_roundings[place]);
             let wrong = self.nearest_wrong[place].clone().zip(self.nearest_wrong_labels[place].clone());
             Ok(ResultRow {
                 identity: self.identities[place].clone(),
@@ -109,11 +130,14 @@ impl Columns {
                     let view = self.nearest_wrong_views[place].clone();
                     WrongItem { identity, label, view }
                 }),
+                plain: plain.map(|(retrieved, retrieved_label)| PlainAnswer { retrieved, retrieved_label }),
+                file: file.map(|(scale, rounding)| FilePixels { scale, rounding }),
                 certificates,
             })
         };
         let rows = (0..rows).map(row).collect::<PyResult<_>>()?;
-        ResultTable::new(parameters::sigma(self.sigma)?, names, rows).map_err(|error| raised(&error))
+        ResultTable::new(self.sigma.map(parameters::sigma).transpose()?, names, rows)
+            .map_err(|error| raised(&error))
     }
 }
 

@@ -254,7 +254,7 @@ impl std::str::FromStr for Certificates {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "all" {
-            return Ok(Self(CertificateName::ALL.to_vec()));
+            return Ok(Self(CertificateName::SMOOTHED.to_vec()));
         }
         let names: Result<Vec<CertificateName>, _> =
             text.split(',').map(|name| name.trim().parse::<CertificateName>()).collect();

@@ -52,7 +52,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::picture::RgbPicture;
-use crate::resize::{FilePixels, Interpolation, PassOrder, Preparation, Resampling, Size};
+use crate::resize::{Interpolation, PassOrder, Preparation, Resampling, Size};
+use crate::table::FilePixels;
 
 mod timm;
 

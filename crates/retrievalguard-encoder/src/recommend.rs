@@ -171,7 +171,7 @@ pub fn recommend(
         let stored = gallery(&|embedded| &embedded.stored[place])?;
         let certifier = Certifier::new(&stored, sigma, options.alpha);
         let forecaster = Forecaster::new(certifier, options.planned);
-        for retriever in Retriever::ALL {
+        for retriever in Retriever::SMOOTHED {
             let mut forecasts = Vec::with_capacity(asked.len());
             for &row in &asked {
                 let relevance = Relevance::new(Positives::Label(stored.label(row)), vec![row]);

@@ -20,8 +20,6 @@ mod file_pixels;
 mod passes;
 mod weights;
 
-pub use self::file_pixels::FilePixels;
-
 /// The most pixels a picture may have after preparation.
 const MOST_PIXELS: u64 = 100_000_000;
 

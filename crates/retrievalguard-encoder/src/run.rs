@@ -4,6 +4,8 @@
 //! A description holds digests and parameters and no path, so the same inputs have the same description wherever they are
 //! and however they were named.
 
+use std::num::NonZeroUsize;
+
 use retrievalguard::certificate::CertificateName;
 pub use retrievalguard::certificate::Retriever;
 use retrievalguard::storage::digest::Digest;
@@ -18,6 +20,7 @@ use serde_json::Value;
 
 use crate::check::EncoderCheck;
 use crate::engine::OnnxEmbedder;
+use crate::graph::bound::NetworkBound;
 use crate::pipeline::{check_bets, check_depth};
 
 /// Version of [`RunDescription`]; descriptions of format 1 do not name their format.
@@ -222,10 +225,16 @@ fn retrievers(certificates: &[CertificateName]) -> Vec<Retriever> {
 }
 
 /// Certificates from an encoder whose outputs move no faster than a bound times its inputs: no noise, no chance.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LipschitzBounded {
-    /// The Lipschitz constant, in the l2 norms of pixels and embeddings.
-    pub lipschitz_bound: f64,
+    /// The certificates wanted, in order, each once.
+    pub certificates: Vec<CertificateName>,
+    /// Radii for Recall@1 to Recall@k.
+    pub top_k: NonZeroUsize,
+    /// How many right items may stand together against a wrong one.
+    pub mixtures: NonZeroUsize,
+    /// What the verifier found in the encoder's weights.
+    pub lipschitz: NetworkBound,
 }
 
 /// What the certificates rest on.
@@ -297,13 +306,29 @@ impl RunDescription {
             let (found, wanted) = (format!("{found:?}"), format!("{wanted:?}"));
             Err(DescriptionError::Contradiction { field, found, wanted })
         };
-        let Method::Smoothed(smoothed) = &self.method else { return Ok(()) };
-        let names = &smoothed.procedure.certificates;
-        let mut ordered = names.clone();
+        let names = self.certificates();
+        let mut ordered = names.to_vec();
         ordered.sort_unstable();
         ordered.dedup();
-        if *names != ordered || names.is_empty() {
-            return contradiction("certificates", names, &"at least one, in order, each once");
+        if names != ordered || names.is_empty() {
+            return contradiction("certificates", &names, &"at least one, in order, each once");
+        }
+        let smoothed = match &self.method {
+            Method::Smoothed(smoothed) => smoothed,
+            Method::Lipschitz(bounded) => {
+                if names.iter().any(|name| name.lipschitz().is_none()) {
+                    return contradiction("certificates", &names, &"lipschitz and lipschitz-margin only");
+                }
+                let NetworkBound { constant, double_error, .. } = &bounded.lipschitz;
+                let numbers = [*constant, double_error.slope, double_error.offset];
+                if !(numbers.iter().all(|number| number.is_finite() && *number >= 0.0) && *constant > 0.0) {
+                    return contradiction("lipschitz", &numbers, &"a finite constant above 0 and errors");
+                }
+                return Ok(());
+            }
+        };
+        if names.iter().any(|name| name.lipschitz().is_some()) {
+            return contradiction("certificates", &names, &"certificates from samples only");
         }
         let wanted = retrievers(names);
         if smoothed.retrievers != wanted {
@@ -320,11 +345,35 @@ impl RunDescription {
         if check_depth(names, top_k, target_radius).is_err() {
             return contradiction(
                 "certificates",
-                names,
+                &names,
                 &"one of half-space, vote and pairwise beside a target radius, half-space beside top_k",
             );
         }
         Ok(())
+    }
+
+    /// The certificates of every row, in order, each once.
+    pub fn certificates(&self) -> &[CertificateName] {
+        match &self.method {
+            Method::Smoothed(smoothed) => &smoothed.procedure.certificates,
+            Method::Lipschitz(bounded) => &bounded.certificates,
+        }
+    }
+
+    /// Noise level of the queries; none without noise.
+    pub fn sigma(&self) -> Option<Sigma> {
+        match &self.method {
+            Method::Smoothed(smoothed) => Some(smoothed.procedure.sigma),
+            Method::Lipschitz(_) => None,
+        }
+    }
+
+    /// Radii for Recall@1 to Recall@k.
+    pub fn top_k(&self) -> usize {
+        match &self.method {
+            Method::Smoothed(smoothed) => smoothed.procedure.top_k,
+            Method::Lipschitz(bounded) => bounded.top_k.get(),
+        }
     }
 
     /// What a run with noise has and no other.
@@ -415,7 +464,24 @@ pub fn excluded_digest<'a>(excluded: impl Iterator<Item = &'a [usize]>) -> Diges
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::graph::bound::ErrorBound;
     use serde_json::json;
+
+    /// Certificates without noise.
+    fn bounded() -> LipschitzBounded {
+        let error = ErrorBound { slope: 1e-15, offset: 1e-12 };
+        LipschitzBounded {
+            certificates: vec![CertificateName::Lipschitz, CertificateName::LipschitzMargin],
+            top_k: NonZeroUsize::MIN,
+            mixtures: NonZeroUsize::MIN,
+            lipschitz: NetworkBound {
+                constant: 1.5,
+                layers: vec![],
+                double_error: error,
+                single_error: error,
+            },
+        }
+    }
 
     /// A run of these certificates.
     pub(crate) fn description(certificates: Vec<CertificateName>) -> RunDescription {
@@ -475,12 +541,22 @@ pub(crate) mod tests {
         ] {
             assert_eq!(value[field], wanted, "{field}");
         }
-        let bounded = RunDescription {
-            method: Method::Lipschitz(LipschitzBounded { lipschitz_bound: 1.5 }),
-            ..written
-        };
+        let bounded = RunDescription { method: Method::Lipschitz(bounded()), ..written };
         let value = bounded.to_value();
         assert!(value.get("sigma").is_none() && value["method"] == "lipschitz");
+        for (field, wrong) in [
+            ("certificates", json!(["lipschitz-margin", "lipschitz"])),
+            ("certificates", json!(["lipschitz", "vote"])),
+            ("certificates", json!(["half-space"])),
+            ("top_k", json!(0)),
+        ] {
+            let mut value = value.clone();
+            value[field] = wrong.clone();
+            assert!(RunDescription::parse(&value).is_err(), "{field} {wrong}");
+        }
+        let mut standing = value.clone();
+        standing["lipschitz"]["constant"] = json!(0.0);
+        assert!(matches!(RunDescription::parse(&standing), Err(DescriptionError::Contradiction { .. })));
         assert_eq!(RunDescription::parse(&value).unwrap(), bounded);
         assert!(matches!(bounded.smoothed(), Err(DescriptionError::NotSmoothed)));
     }

@@ -12,6 +12,8 @@ mod results;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use retrievalguard::Sigma;
+use retrievalguard::certificate::CertificateName;
 use retrievalguard::gallery::{GalleryError, Metric};
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
@@ -20,7 +22,7 @@ use retrievalguard::storage::npy::NpyError;
 use retrievalguard::storage::sealed::SealError;
 
 pub use record::{TableRecord, Unverified};
-pub use results::{Cell, ResultRow, ResultTable, StoredTable, WrongItem};
+pub use results::{Cell, FilePixels, PlainAnswer, ResultRow, ResultTable, StoredTable, WrongItem};
 
 use crate::run::DescriptionError;
 
@@ -82,6 +84,18 @@ pub enum TableError {
         found: String,
         /// What would have been accepted.
         wanted: String,
+    },
+    /// A certificate from samples without a noise level, or one that needs no noise with one.
+    #[error(
+        "certificate {certificate} stands beside {}, wanted {}",
+        sigma.map_or("no sigma".to_owned(), |sigma| format!("sigma {sigma}")),
+        if sigma.is_some() { "none: it needs no noise" } else { "the sigma of its samples" }
+    )]
+    Noise {
+        /// The certificate.
+        certificate: CertificateName,
+        /// The noise level of the table.
+        sigma: Option<Sigma>,
     },
     /// Two things that belong together differ in length.
     #[error("`{}` has {found} {what}, wanted {wanted}", path.display())]

@@ -20,8 +20,8 @@ fn table(name: &str) -> Vec<Vec<String>> {
     lines.map(|line| line.split('\t').map(str::to_owned).collect()).collect()
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> T {
-    text.parse().unwrap_or_else(|_| panic!("`{text}` is no number"))
+fn number<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
+    text.parse().expect("the tables hold numbers")
 }
 
 fn size(text: &str) -> Size {
@@ -48,7 +48,7 @@ impl Numbers {
 
     fn picture(&mut self, width: usize, height: usize) -> RgbPicture {
         let pixels = (0..width * height * 3).map(|_| self.below(256) as u8).collect();
-        RgbPicture::new("noise", width, height, pixels).unwrap()
+        RgbPicture::new("noise", width, height, pixels).expect("as many pixels as the picture has")
     }
 }
 
@@ -146,10 +146,8 @@ fn a_picture_that_keeps_its_size_has_the_scale_one_and_enlarged_pixels_count_as_
 fn worst_line(preparation: &Preparation, length: usize, down: bool) -> Vec<f64> {
     let prepared = |levels: &[u8]| {
         let (width, height) = if down { (1, length) } else { (length, 1) };
-        preparation
-            .apply("line", &RgbPicture::from_grey("line", width, height, levels).unwrap())
-            .unwrap()
-            .values
+        let line = RgbPicture::from_grey("line", width, height, levels).expect("as many levels as pixels");
+        preparation.apply("line", &line).expect("a small size").values
     };
     let middle = prepared(&vec![128; length]);
     let columns: Vec<Vec<f64>> = (0..length)

@@ -78,13 +78,15 @@ fn results() -> ResultTable {
         retrieved_label: "cat".into(),
         retrieved_view: None,
         nearest_wrong: None,
+        plain: None,
+        file: None,
         certificates: BTreeMap::from([(
             CertificateName::HalfSpace,
             Cell { verdict: Verdict::Certified { radius: Radius::Finite(0.05) }, samples: 1_000 },
         )]),
     };
     let sigma = Sigma::new(0.1).unwrap();
-    ResultTable::new(sigma, vec![CertificateName::HalfSpace], (0..5).map(row).collect()).unwrap()
+    ResultTable::new(Some(sigma), vec![CertificateName::HalfSpace], (0..5).map(row).collect()).unwrap()
 }
 
 fn gallery() -> Gallery {

@@ -17,7 +17,10 @@ use retrievalguard_encoder::table::gallery_file::{
     export_clip_retrieval, export_npy, export_parquet, import_clip_retrieval, import_npy, import_parquet,
     read_labels,
 };
-use retrievalguard_encoder::table::{Cell, ResultRow, ResultTable, TableError, Unverified, WrongItem};
+use retrievalguard_encoder::table::{
+    Cell, FilePixels, PlainAnswer, ResultRow, ResultTable, TableError, Unverified, WrongItem,
+};
+use serde_json::Value;
 
 fn gallery(items: usize, metric: Metric) -> Gallery {
     let vectors = (0..items * 5).map(|number| ((number * 7919 % 1009) as f32 - 500.0) / 331.0).collect();
@@ -62,6 +65,8 @@ fn results() -> ResultTable {
             label: "cow".into(),
             view: None,
         }),
+        plain: None,
+        file: None,
         certificates: BTreeMap::from([
             (CertificateName::HalfSpace, Cell { verdict, samples: 1000 }),
             (CertificateName::PaperFrozen, Cell { verdict: Verdict::Abstained, samples: 500 }),
@@ -77,7 +82,7 @@ fn results() -> ResultTable {
     let rows = rows.into_iter().enumerate().map(|(number, verdict)| row(number, verdict)).collect();
     let names = vec![CertificateName::HalfSpace, CertificateName::PaperFrozen];
     let sigma = Sigma::new(0.1).expect("in range");
-    ResultTable::new(sigma, names, rows).expect("every row has both certificates")
+    ResultTable::new(Some(sigma), names, rows).expect("every row has both certificates")
 }
 
 fn reference(name: &str) -> PathBuf {
@@ -99,7 +104,7 @@ fn results_come_back_from_parquet_and_json_and_are_the_same_bytes_every_time() {
         format: RUN_FORMAT,
         command: RunCommand::CertifyArrays,
         tool: "0.1.0".into(),
-        sigma: table.sigma(),
+        sigma: table.sigma().unwrap(),
         alpha: Alpha::new(0.01).unwrap(),
         certificates: table.certificates().to_vec(),
         top_k: 1,
@@ -157,11 +162,13 @@ fn every_radius_comes_back_bit_by_bit() {
             retrieved_label: "a".into(),
             retrieved_view: None,
             nearest_wrong: None,
+            plain: None,
+            file: None,
             certificates: BTreeMap::from([(CertificateName::Vote, Cell { verdict, samples: u32::MAX })]),
         }
     });
     let sigma = Sigma::new(0.123_456_789_012_345_68).unwrap();
-    let table = ResultTable::new(sigma, vec![CertificateName::Vote], rows.collect()).unwrap();
+    let table = ResultTable::new(Some(sigma), vec![CertificateName::Vote], rows.collect()).unwrap();
     table.write_parquet(&parquet, None).unwrap();
     table.write_json_lines_with_record(&lines, None).unwrap();
     assert_eq!(read(&parquet).unwrap(), table);
@@ -178,10 +185,85 @@ fn certified_by(name: CertificateName, radius: Radius, nearest_wrong: Option<Wro
         retrieved_label: "a".into(),
         retrieved_view: None,
         nearest_wrong,
+        plain: None,
+        file: None,
         certificates: BTreeMap::from([(name, Cell { verdict, samples: 1000 })]),
     };
     let sigma = Sigma::new(0.1).expect("0.1 is a noise level");
-    ResultTable::new(sigma, vec![name], vec![row]).expect("its one row has its one certificate")
+    ResultTable::new(Some(sigma), vec![name], vec![row]).expect("its one row has its one certificate")
+}
+
+#[test]
+fn certificates_without_noise_have_a_table_without_sigma_and_those_from_samples_have_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let (parquet, lines) = (folder.path().join("a.parquet"), folder.path().join("b.jsonl"));
+    let names = vec![CertificateName::Lipschitz, CertificateName::LipschitzMargin];
+    let row = |radius: f64| ResultRow {
+        certificates: names
+            .iter()
+            .map(|&name| {
+                (name, Cell { verdict: Verdict::Certified { radius: Radius::Finite(radius) }, samples: 0 })
+            })
+            .collect(),
+        retrieved_label: "cat\tor dog".into(),
+        ..results().rows()[0].clone()
+    };
+    let table = ResultTable::new(None, names.clone(), vec![row(0.5), row(33.0)]).unwrap();
+    table.write_parquet(&parquet, None).unwrap();
+    table.write_json_lines_with_record(&lines, None).unwrap();
+    assert_eq!(read(&parquet).unwrap(), table);
+    assert_eq!(read(&lines).unwrap(), table);
+    let text = fs::read_to_string(&lines).unwrap();
+    assert!(!text.contains("sigma") && text.contains("\"lipschitz-margin\""), "{text}");
+
+    let sigma = Sigma::new(0.1).ok();
+    let with_noise = ResultTable::new(sigma, names.clone(), vec![row(0.5)]).unwrap_err();
+    assert!(with_noise.to_string().contains("it needs no noise"), "{with_noise}");
+    let without = ResultTable::new(None, results().certificates().to_vec(), vec![]).unwrap_err();
+    assert!(without.to_string().contains("wanted the sigma of its samples"), "{without}");
+    // Samples that nobody drew are refused when the table is read.
+    let mut drawn = row(0.5);
+    drawn.certificates.values_mut().for_each(|cell| cell.samples = 7);
+    ResultTable::new(None, names, vec![drawn]).unwrap().write_parquet(&parquet, None).unwrap();
+    let error = read(&parquet).unwrap_err();
+    assert!(error.to_string().contains("0 for a certificate that needs none"), "{error}");
+}
+
+#[test]
+fn the_plain_answer_and_radii_of_the_file_come_back_and_a_radius_beside_them_is_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (parquet, lines) = (folder.path().join("a.parquet"), folder.path().join("b.jsonl"));
+    let bare = results();
+    let rows = bare.rows().iter().enumerate().map(|(number, row)| ResultRow {
+        plain: (number != 1)
+            .then(|| PlainAnswer { retrieved: format!("item {number}"), retrieved_label: "cow".into() }),
+        file: (number != 2).then_some(FilePixels { scale: 0.5, rounding: 0.1 }),
+        ..row.clone()
+    });
+    let table = ResultTable::new(bare.sigma(), bare.certificates().to_vec(), rows.collect()).unwrap();
+    table.write_parquet(&parquet, None).unwrap();
+    table.write_json_lines_with_record(&lines, None).unwrap();
+    assert_eq!(read(&parquet).unwrap(), table);
+    assert_eq!(read(&lines).unwrap(), table);
+    let text = fs::read_to_string(&lines).unwrap();
+    let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let radius = first["certificates"]["half-space"]["file_radius"].as_f64().unwrap();
+    assert!(radius <= 0.4 && radius > 0.4 - 1e-12, "(0.3 - 0.1)/0.5 is not {radius}");
+    // A larger one than follows from the radius beside it is a lie.
+    let lie = text.replacen(&radius.to_string(), "0.41", 1);
+    assert_ne!(lie, text);
+    fs::write(&lines, lie).unwrap();
+    let error = ResultTable::read(&lines, Unverified::Accept).unwrap_err();
+    assert!(error.to_string().contains("file_radius"), "{error}");
+    // Nothing is left where rounding is larger than the radius.
+    let file = FilePixels { scale: 0.5, rounding: 0.3 };
+    assert_eq!(file.radius(Radius::Finite(0.3)), None);
+    assert_eq!(file.radius(Radius::Unbounded), Some(Radius::Unbounded));
+    let absurd = FilePixels { scale: 0.0, rounding: 0.0 };
+    let rows = vec![ResultRow { file: Some(absurd), ..bare.rows()[1].clone() }];
+    let table = ResultTable::new(bare.sigma(), bare.certificates().to_vec(), rows).unwrap();
+    table.write_json_lines_with_record(&lines, None).unwrap();
+    assert!(read(&lines).unwrap_err().to_string().contains("file_scale"));
 }
 
 #[test]
@@ -223,7 +305,7 @@ fn an_item_without_a_name_does_not_make_a_table_unreadable() {
 #[test]
 fn only_half_spaces_can_be_unbounded() {
     let folder = tempfile::tempdir().unwrap();
-    for name in CertificateName::ALL {
+    for name in CertificateName::SMOOTHED {
         let path = folder.path().join(format!("{name}.parquet"));
         certified_by(name, Radius::Unbounded, None).write_parquet(&path, None).unwrap();
         let half_space = matches!(name, CertificateName::HalfSpace | CertificateName::HalfSpaceMean);
@@ -234,7 +316,7 @@ fn only_half_spaces_can_be_unbounded() {
 #[test]
 fn rows_with_other_certificates_than_the_table_are_refused() {
     let rows = results().rows().to_vec();
-    let error = ResultTable::new(Sigma::new(0.1).unwrap(), vec![CertificateName::Vote], rows).unwrap_err();
+    let error = ResultTable::new(Sigma::new(0.1).ok(), vec![CertificateName::Vote], rows).unwrap_err();
     assert_eq!(
         error.to_string(),
         "row 0 (`query 0`) has certificates paper-frozen, half-space, the table has vote"

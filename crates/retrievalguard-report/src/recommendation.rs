@@ -11,7 +11,7 @@ pub fn recommendation_figure(found: &Recommendation, note: &str) -> Figure {
     let largest = largest.filter(|point| point.1 > 0.0).map(|point| point.0).fold(0.0, f64::max);
     let end = if largest > 0.0 { 1.04 * largest } else { 1.0 };
     let mut panels = Vec::new();
-    for retriever in Retriever::ALL {
+    for retriever in Retriever::SMOOTHED {
         let mut series: Vec<Series> = found
             .settings
             .iter()
@@ -53,7 +53,8 @@ mod tests {
             curve: vec![(0.0, 0.9), (sigma, 0.4), (2.0 * sigma, 0.0)],
         };
         let settings = [0.1, 0.25].into_iter();
-        let settings = settings.flat_map(|sigma| Retriever::ALL.map(|retriever| setting(sigma, retriever)));
+        let settings =
+            settings.flat_map(|sigma| Retriever::SMOOTHED.map(|retriever| setting(sigma, retriever)));
         let found = Recommendation {
             pictures: 10,
             classes: 2,

@@ -12,7 +12,7 @@ mod visible;
 
 use retrievalguard::certificate::{CertificateName, Radius};
 use retrievalguard::evaluation::{EvaluationError, Guarantee, Summary};
-use retrievalguard::{Alpha, NormBound, SampleCount, TargetRadius};
+use retrievalguard::{Alpha, NormBound, SampleCount, Sigma, TargetRadius};
 use retrievalguard_encoder::table::ResultTable;
 
 use crate::attack::Attack;
@@ -55,18 +55,10 @@ pub struct Report<'a> {
 /// What decided the numbers of a run.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Failure probability of each certificate.
-    pub alpha: Alpha,
-    /// Pilot samples per query.
-    pub pilot: SampleCount,
+    /// What the certificates rest on.
+    pub basis: Basis,
     /// How many queries searched without their own picture, which the gallery holds.
     pub left_out: u64,
-    /// Certifying samples per query, or the most of them.
-    pub samples: SampleCount,
-    /// The radius that was decided, if only one was.
-    pub target_radius: Option<TargetRadius>,
-    /// Seed of the noise.
-    pub seed: String,
     /// What ran the encoder.
     pub engine: String,
     /// Version of the tool that made the run.
@@ -79,6 +71,62 @@ pub struct Facts {
     pub gallery: Option<GalleryFacts>,
     /// Channels, rows and columns of the encoder's input, if its model config is still there.
     pub input: Option<[usize; 3]>,
+}
+
+/// What certificates rest on.
+#[derive(Clone, Debug)]
+pub enum Basis {
+    /// Samples of noisy copies.
+    Samples(SampleFacts),
+    /// A bound on the encoder itself.
+    Lipschitz(LipschitzFacts),
+}
+
+/// How samples were drawn.
+#[derive(Clone, Debug)]
+pub struct SampleFacts {
+    /// Noise level.
+    pub sigma: Sigma,
+    /// Failure probability of each certificate.
+    pub alpha: Alpha,
+    /// Pilot samples per query.
+    pub pilot: SampleCount,
+    /// Certifying samples per query, or the most of them.
+    pub samples: SampleCount,
+    /// The radius that was decided, if only one was.
+    pub target_radius: Option<TargetRadius>,
+    /// Seed of the noise.
+    pub seed: String,
+}
+
+/// What was proved of the encoder.
+#[derive(Clone, Debug)]
+pub struct LipschitzFacts {
+    /// Upper bound on its Lipschitz constant, as it is printed: never below the bound.
+    pub constant: String,
+    /// Upper bound on the error with which any picture is embedded that is changed by no more than the norm of a white one;
+    /// none if the size of pictures is not known.
+    pub forward_error: Option<f64>,
+    /// How many operators of the graph the bound was put together from.
+    pub layers: usize,
+}
+
+impl Basis {
+    /// How often certificates may be wrong.
+    fn guarantee(&self) -> Guarantee {
+        match self {
+            Self::Samples(samples) => Guarantee::PerQuery { alpha: samples.alpha },
+            Self::Lipschitz(_) => Guarantee::Always,
+        }
+    }
+
+    /// How samples were drawn, if any were.
+    fn samples(&self) -> Option<&SampleFacts> {
+        match self {
+            Self::Samples(samples) => Some(samples),
+            Self::Lipschitz(_) => None,
+        }
+    }
 }
 
 /// What is known of the gallery.
@@ -179,7 +227,7 @@ struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     fn new(report: &'a Report<'a>) -> Result<Self, ReportError> {
         let headline = report.headline().ok_or(ReportError::NoCertificates)?;
-        let guarantee = Guarantee::PerQuery { alpha: report.facts.alpha };
+        let guarantee = report.facts.basis.guarantee();
         let rows = report.table.rows();
         let summarise = |&name: &CertificateName| {
             let verdicts: Vec<_> = rows.iter().map(|row| row.certificates[&name].verdict).collect();

@@ -3,7 +3,7 @@
 use retrievalguard::Alpha;
 use retrievalguard::certificate::{Decision, Radius, Retriever, Verdict, round_down};
 use retrievalguard::gallery::Neighbour;
-use retrievalguard_encoder::resize::FilePixels;
+use retrievalguard_encoder::table::FilePixels;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -192,7 +192,7 @@ impl Guarantee {
         let picture =
             format!("the picture as the encoder gets it ({height} × {width}, pixels scaled to [0, 1])");
         let changes = match system.retriever {
-            Retriever::Mean => {
+            Retriever::Mean | Retriever::Plain => {
                 format!("makes the nearest item of this gallery have another label than {label}")
             }
             Retriever::Vote => format!("makes another label than {label} win the vote of all noisy copies"),
@@ -234,7 +234,9 @@ pub(crate) fn asking_again(alpha: Alpha) -> String {
 
 fn abstention(candidate: Option<&str>, retriever: Retriever, samples: u32) -> String {
     let nearest = candidate.map_or(String::new(), |label| match retriever {
-        Retriever::Mean => format!(" The nearest item has the label {label}, without a guarantee."),
+        Retriever::Mean | Retriever::Plain => {
+            format!(" The nearest item has the label {label}, without a guarantee.")
+        }
         Retriever::Vote | Retriever::Pairwise => {
             format!(" The pilot retrieves the label {label}, without a guarantee.")
         }

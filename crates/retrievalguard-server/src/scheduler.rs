@@ -25,7 +25,7 @@ use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{
     Components, Embedder, EmbedderFailure, Excess, NormBound, SampleError, Samples, Seed, Sigma,
 };
-use retrievalguard_encoder::resize::FilePixels;
+use retrievalguard_encoder::table::FilePixels;
 
 use self::queue::Account;
 use self::shared::Shared;

@@ -149,7 +149,8 @@ impl Merging<'_> {
         // Those of a clamped encoder were clamped when they were drawn, which changes nothing but says so.
         let components = self.manifest.run.encoder.components;
         let draw = |stage, _| Ok(self.samples(&tasks, stage, bound)?.with(components));
-        let answer = QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity))?;
+        let refused = uncertified::<WorkerError>(&query.identity);
+        let answer = QueryAnswer::of(&certifier, &asked, draw, refused)?;
         Ok(PictureOutcome::Done(answer.of_file(file)))
     }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::{Excess, NormBound, Samples};
 use retrievalguard_encoder::pipeline::{PictureOutcome, QueryAnswer};
-use retrievalguard_encoder::resize::FilePixels;
+use retrievalguard_encoder::table::FilePixels;
 use serde::{Deserialize, Serialize};
 
 /// What a part belongs to: the run, as its table will describe it, and how it was cut.

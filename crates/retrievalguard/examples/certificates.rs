@@ -115,7 +115,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let sizes: Vec<u32> = [1_000, 10_000, 100_000].into_iter().filter(|&size| size <= most).collect();
     // The last row is `half-space` with looks on the way.
-    let growing = CertificateName::ALL.len();
+    let growing = CertificateName::SMOOTHED.len();
     let mut totals = vec![vec![0.0; sizes.len()]; growing + 1];
     let mut certified = vec![vec![0; sizes.len()]; growing + 1];
     for query in 0..queries {
@@ -130,7 +130,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (column, &size) in sizes.iter().enumerate() {
             let certifying = all.slice(0..size).ok_or("the sample is long enough")?;
             let query = SampledQuery { pilot: pilot.clone(), certifying };
-            for (row, name) in CertificateName::ALL.into_iter().enumerate() {
+            for (row, name) in CertificateName::SMOOTHED.into_iter().enumerate() {
                 let outcome = certifier.certify(name, &query, &relevance)?;
                 if let Verdict::Certified { radius } = outcome.verdict {
                     totals[row][column] += radius.get();
@@ -155,7 +155,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     print!("{:<16}", "");
     sizes.iter().for_each(|size| print!("{:>22}", format!("n = {size}")));
     println!();
-    let names = CertificateName::ALL.iter().map(|name| name.to_string());
+    let names = CertificateName::SMOOTHED.iter().map(|name| name.to_string());
     for (row, name) in names.chain(["growing".to_owned()]).enumerate() {
         print!("{name:<16}");
         for column in 0..sizes.len() {

@@ -116,11 +116,29 @@ pub enum CertificateName {
     Vote,
     /// Every rival beaten by itself in most noisy copies: a third smoothed system.
     Pairwise,
+    /// Distances to bisectors under a bound on the encoder itself: the retriever without noise.
+    Lipschitz,
+    /// Half the margin of the distances under such a bound: the remark that ends the paper's section 3.1.
+    LipschitzMargin,
 }
 
 impl CertificateName {
     /// Every certificate, in the order in which tables show them.
-    pub const ALL: [CertificateName; 8] = [
+    pub const ALL: [CertificateName; 10] = [
+        CertificateName::Paper,
+        CertificateName::PaperLinear,
+        CertificateName::PaperRepaired,
+        CertificateName::PaperFrozen,
+        CertificateName::HalfSpaceMean,
+        CertificateName::HalfSpace,
+        CertificateName::Vote,
+        CertificateName::Pairwise,
+        CertificateName::Lipschitz,
+        CertificateName::LipschitzMargin,
+    ];
+
+    /// Those that come from samples of noisy copies.
+    pub const SMOOTHED: [CertificateName; 8] = [
         CertificateName::Paper,
         CertificateName::PaperLinear,
         CertificateName::PaperRepaired,
@@ -142,6 +160,22 @@ impl CertificateName {
             CertificateName::HalfSpace => "half-space",
             CertificateName::Vote => "vote",
             CertificateName::Pairwise => "pairwise",
+            CertificateName::Lipschitz => LipschitzName::Lipschitz.as_str(),
+            CertificateName::LipschitzMargin => LipschitzName::LipschitzMargin.as_str(),
+        }
+    }
+
+    /// The name among those that need no noise; none for certificates from samples.
+    pub fn lipschitz(self) -> Option<LipschitzName> {
+        LipschitzName::ALL.into_iter().find(|&name| CertificateName::from(name) == self)
+    }
+}
+
+impl From<LipschitzName> for CertificateName {
+    fn from(name: LipschitzName) -> Self {
+        match name {
+            LipschitzName::Lipschitz => CertificateName::Lipschitz,
+            LipschitzName::LipschitzMargin => CertificateName::LipschitzMargin,
         }
     }
 }
@@ -204,12 +238,17 @@ impl Verdict {
 pub enum CertificateError {
     /// No certificate has this name.
     #[error(
-        "`{0}` is not a certificate, wanted one of paper, paper-linear, paper-repaired, paper-frozen, half-space-mean, half-space, vote, pairwise"
+        "`{0}` is not a certificate, wanted one of paper, paper-linear, paper-repaired, paper-frozen, half-space-mean, half-space, vote, pairwise, lipschitz, lipschitz-margin"
     )]
     UnknownName(String),
     /// No retriever has this name.
-    #[error("`{0}` is not a retriever, wanted one of mean, vote, pairwise")]
+    #[error("`{0}` is not a retriever, wanted one of mean, vote, pairwise, plain")]
     UnknownRetriever(String),
+    /// Samples say nothing about a retriever without noise.
+    #[error(
+        "`{0}` is computed from one embedding and a bound on the encoder, wanted a certificate of samples"
+    )]
+    NotFromSamples(CertificateName),
     /// Query and gallery are embedded differently.
     #[error("the query's samples have dimension {found}, the gallery's vectors {wanted}")]
     DimensionMismatch {
@@ -402,6 +441,9 @@ impl<'a> Certifier<'a> {
             }
             CertificateName::Vote => self.vote(query, relevance),
             CertificateName::Pairwise => self.pairwise(query, relevance),
+            CertificateName::Lipschitz | CertificateName::LipschitzMargin => {
+                Err(CertificateError::NotFromSamples(name))
+            }
         }
     }
 

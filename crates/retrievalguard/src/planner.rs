@@ -93,6 +93,8 @@ impl Ceiling {
             CertificateName::Vote | CertificateName::Pairwise => {
                 positive(self.sigma.get() * normal::quantile(agreed))
             }
+            // They have no samples.
+            CertificateName::Lipschitz | CertificateName::LipschitzMargin => None,
         }
     }
 
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn ceilings_grow_with_the_samples() {
-        for name in CertificateName::ALL {
+        for name in CertificateName::SMOOTHED {
             let radii: Vec<f64> = [10, 100, 1_000, 10_000, 100_000, 10_000_000]
                 .map(|samples| ceiling().largest_radius(name, count(samples)).unwrap_or(0.0))
                 .to_vec();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import os
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, field, replace
@@ -113,7 +114,7 @@ class Certificate:
         this; None unless certified, infinite if nothing can change it.
     samples : int
         Certifying samples used.
-    sigma, alpha : float
+    sigma, alpha : float or None
         Noise level, and the probability that the certificate is wrong; ``alpha`` is None where it is not known.
     identity, label : str or None
         The query and the label that was certified.
@@ -133,7 +134,7 @@ class Certificate:
     verdict: Verdict
     radius: Optional[float]
     samples: int
-    sigma: float
+    sigma: Optional[float]
     alpha: Optional[float] = None
     identity: Optional[str] = None
     label: Optional[str] = None
@@ -189,6 +190,20 @@ class _Column(NamedTuple):
     samples: list[int]
 
 
+def _is_number(name: str) -> bool:
+    return name in ("sigma", "file_scale", "file_rounding") or "_radius" in name
+
+
+def _in_file(radius: Optional[float], file: tuple[Optional[float], Optional[float]]) -> Optional[float]:
+    """A radius in the pixels of the file, as the table has it."""
+    scale, rounding = file
+    if radius is None or scale is None or rounding is None:
+        return None
+    left = ((radius - rounding) / scale) * (1.0 - 4.0 * sys.float_info.epsilon)
+    return left if left > 0.0 and math.isfinite(left) else None
+
+
+
 class Certificates(AbstractSequence[Certificate]):
     """Certificates of many queries, one row for each query and one or several certificates for each row.
 
@@ -227,9 +242,10 @@ class Certificates(AbstractSequence[Certificate]):
         """Queries that an earlier, interrupted run had done already."""
 
     @property
-    def sigma(self) -> float:
-        """Noise level of the queries."""
-        return float(self._columns["sigma"])
+    def sigma(self) -> Optional[float]:
+        """Noise level of the queries; None for certificates that need no noise."""
+        sigma = self._columns["sigma"]
+        return None if sigma is None else float(sigma)
 
     @property
     def alpha(self) -> Optional[float]:
@@ -483,21 +499,31 @@ class Certificates(AbstractSequence[Certificate]):
             "retrieved_label": columns["retrieved_labels"],
             "nearest_wrong": [name or "" for name in columns["nearest_wrong"]],
             "nearest_wrong_label": [name or "" for name in columns["nearest_wrong_labels"]],
-            "sigma": [self.sigma] * rows,
         }
-        for name, views in (
+        sigma = self.sigma
+        if sigma is not None:
+            table["sigma"] = [sigma] * rows
+        for name, values in (
             ("retrieved_view", columns["retrieved_views"]),
             ("nearest_wrong_view", columns["nearest_wrong_views"]),
+            ("plain_retrieved", columns["plain_retrieved"]),
+            ("plain_retrieved_label", columns["plain_retrieved_labels"]),
+            ("file_scale", columns["file_scales"]),
+            ("file_rounding", columns["file_roundings"]),
         ):
-            if any(view is not None for view in views):
-                table[name] = views
+            if any(value is not None for value in values):
+                table[name] = values
+        in_files = list(zip(columns["file_scales"], columns["file_roundings"]))
         for name, column in self._table.items():
             start = name.replace("-", "_")
             finite = [None if radius is None or math.isinf(radius) else radius for radius in column.radii]
             table[f"{start}_verdict"] = column.verdicts
             table[f"{start}_radius"] = finite
-            table[f"{start}_radius_in_sigmas"] = [None if r is None else r / self.sigma for r in finite]
+            if sigma is not None:
+                table[f"{start}_radius_in_sigmas"] = [None if r is None else r / sigma for r in finite]
             table[f"{start}_radius_in_8bit_steps"] = [None if r is None else r * 255.0 for r in finite]
+            if "file_scale" in table:
+                table[f"{start}_file_radius"] = [_in_file(*pair) for pair in zip(finite, in_files)]
             table[f"{start}_unbounded"] = [radius is not None and math.isinf(radius) for radius in column.radii]
             table[f"{start}_samples"] = column.samples
         return table
@@ -515,7 +541,7 @@ class Certificates(AbstractSequence[Certificate]):
         numbers = {
             name: np.array([np.nan if value is None else value for value in values], dtype=np.float64)
             for name, values in self._fields().items()
-            if name == "sigma" or "_radius" in name
+            if _is_number(name)
         }
         return pandas.DataFrame({name: numbers.get(name, values) for name, values in self._fields().items()})
 
@@ -555,7 +581,7 @@ class Certificates(AbstractSequence[Certificate]):
                 return "Int64"
             if name.endswith("_unbounded"):
                 return "Boolean"
-            return "Float64" if name == "sigma" or "_radius" in name else "String"
+            return "Float64" if _is_number(name) else "String"
 
         return {name: kind(name) for name in fields}
 

@@ -344,6 +344,10 @@ def _table(rows: list[dict[str, Certificate]], names: tuple[str, ...], settings:
         "nearest_wrong_labels": [row.nearest_wrong_label for row in first],
         "retrieved_views": [row.retrieved_view for row in first],
         "nearest_wrong_views": [row.nearest_wrong_view for row in first],
+        "plain_retrieved": [None] * len(first),
+        "plain_retrieved_labels": [None] * len(first),
+        "file_scales": [None] * len(first),
+        "file_roundings": [None] * len(first),
         "certificates": [
             {
                 "certificate": name,

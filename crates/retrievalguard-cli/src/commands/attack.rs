@@ -108,6 +108,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         bail!("--refinements is {}, wanted at most {MOST_REFINEMENTS}", arguments.refinements);
     }
     let run = RunDirectory::open(&arguments.run)?;
+    let smoothed = run.description.smoothed()?;
     let name = certificate_of(&run, arguments.certificate)?;
     refuse_other_systems(name)?;
     let (queries, targets) = targets(&run, name, arguments.queries)?;
@@ -141,7 +142,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
         gradients,
         gallery: stored,
         plain_gallery: plain_gallery.as_ref(),
-        sigma: run.smoothed.procedure.sigma,
+        sigma: smoothed.procedure.sigma,
         seed: arguments.seed,
         effort: Effort {
             steps: arguments.steps,
@@ -157,7 +158,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
             refinements: arguments.refinements,
             seed: judge_seed,
         },
-        excess: run.smoothed.excess(),
+        excess: smoothed.excess(),
         threads: arguments.engine.threads(),
     };
     let progress = Progress::new("attacking");
@@ -167,7 +168,7 @@ pub(super) fn run(arguments: &AttackArgs, out: &mut dyn Write) -> anyhow::Result
     if found.resumed > 0 {
         tell(format_args!("{} queries were done before and were not attacked again", found.resumed));
     }
-    let (alpha, asked) = (run.smoothed.procedure.alpha, run.table.rows().len());
+    let (alpha, asked) = (smoothed.procedure.alpha, run.table.rows().len());
     report::write(&request, (alpha, run.table_digest), &found.results, folder)?;
     report::show(&request, (alpha, asked), &found.results, &folder.join(ATTACK_FILE), out)
 }
@@ -184,7 +185,9 @@ fn refuse_other_systems(name: CertificateName) -> anyhow::Result<()> {
         | CertificateName::HalfSpaceMean
         | CertificateName::HalfSpace
         | CertificateName::Vote
-        | CertificateName::Pairwise => Ok(()),
+        | CertificateName::Pairwise
+        | CertificateName::Lipschitz
+        | CertificateName::LipschitzMargin => Ok(()),
     }
 }
 

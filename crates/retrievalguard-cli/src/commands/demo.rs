@@ -137,7 +137,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
         simultaneous: false,
         pilot: Some(arguments.pilot),
         samples: arguments.samples,
-        certificates: CertificateName::ALL.to_vec(),
+        certificates: CertificateName::SMOOTHED.to_vec(),
         top_k: 1,
         target_radius: None,
         replan_bets: false,

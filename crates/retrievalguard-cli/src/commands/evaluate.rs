@@ -66,23 +66,7 @@ pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Resu
     }
     let old = || described.as_ref().and_then(|run| Alpha::new(run["alpha"].as_f64()?).ok());
     let found = run.as_ref().map_or_else(old, TableDescription::alpha);
-    let alpha = match (arguments.alpha, found) {
-        (Some(alpha), Some(found)) if verified && alpha != found => bail!(
-            "--alpha is {alpha}, the certificates of `{}` were computed at {found}",
-            arguments.table.display()
-        ),
-        (Some(alpha), _) => alpha,
-        (None, Some(alpha)) => alpha,
-        (None, None) => bail!("`{}` does not say its alpha, wanted --alpha", arguments.table.display()),
-    };
-    let guarantee = if arguments.simultaneous {
-        // Each certificate was computed at the share; the table as a whole holds at their sum.
-        Guarantee::Simultaneous {
-            alpha: Alpha::new((alpha.get() * table.rows().len() as f64).min(0.999_999))?,
-        }
-    } else {
-        Guarantee::PerQuery { alpha }
-    };
+    let guarantee = guarantee(arguments, &table, verified, found)?;
     let summaries = summaries(&table, guarantee)?;
     let radii = match &arguments.radii {
         Some(Radii(radii)) => radii.clone(),
@@ -123,6 +107,41 @@ pub(super) fn run(arguments: &EvaluateArgs, out: &mut dyn Write) -> anyhow::Resu
     }
     tell_misretrieved(&table);
     Ok(())
+}
+
+/// How often the certificates of a table may be wrong.
+fn guarantee(
+    arguments: &EvaluateArgs,
+    table: &ResultTable,
+    verified: bool,
+    found: Option<Alpha>,
+) -> anyhow::Result<Guarantee> {
+    if table.sigma().is_none() {
+        let name = arguments.table.display();
+        for (flag, given) in
+            [("--alpha", arguments.alpha.is_some()), ("--simultaneous", arguments.simultaneous)]
+        {
+            if given {
+                bail!("{flag} says nothing about `{name}`, whose certificates need no noise and hold always");
+            }
+        }
+        return Ok(Guarantee::Always);
+    }
+    let alpha = match (arguments.alpha, found) {
+        (Some(alpha), Some(found)) if verified && alpha != found => bail!(
+            "--alpha is {alpha}, the certificates of `{}` were computed at {found}",
+            arguments.table.display()
+        ),
+        (Some(alpha), _) => alpha,
+        (None, Some(alpha)) => alpha,
+        (None, None) => bail!("`{}` does not say its alpha, wanted --alpha", arguments.table.display()),
+    };
+    if arguments.simultaneous {
+        // Each certificate was computed at the share; the table as a whole holds at their sum.
+        let alpha = Alpha::new((alpha.get() * table.rows().len() as f64).min(0.999_999))?;
+        return Ok(Guarantee::Simultaneous { alpha });
+    }
+    Ok(Guarantee::PerQuery { alpha })
 }
 
 /// The numbers of every certificate in the table.
@@ -167,27 +186,39 @@ pub(super) fn print_text(
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let queries = u32::try_from(table.rows().len())?;
-    writeln!(out, "{queries} queries, sigma {} (pixels in [0, 1]); {guarantee},", table.sigma())?;
-    writeln!(out, "so at most {} wrong ones are to be expected\n", guarantee.expected_failures(queries))?;
+    match table.sigma() {
+        Some(sigma) => {
+            writeln!(out, "{queries} queries, sigma {sigma} (pixels in [0, 1]); {guarantee},")?;
+            let wrong = guarantee.expected_failures(queries);
+            writeln!(out, "so at most {wrong} wrong ones are to be expected\n")?;
+        }
+        None => writeln!(out, "{queries} queries, no noise (pixels in [0, 1]); {guarantee}\n")?,
+    }
     writeln!(
         out,
-        "{:<16} {:>9} {:>10} {:>9} {:>13} {:>10} {:>10}",
-        "certificate", "recall", "certified", "rejected", "misretrieved", "radius", "in sigma"
+        "{:<16} {:>9} {:>10} {:>9} {:>13} {:>10}{}",
+        "certificate",
+        "recall",
+        "certified",
+        "rejected",
+        "misretrieved",
+        "radius",
+        if table.sigma().is_some() { format!(" {:>10}", "in sigma") } else { String::new() }
     )?;
     for (name, summary) in summaries {
         let radius = summary.average_certified_radius;
         writeln!(
             out,
-            "{name:<16} {:>9.4} {:>10.4} {:>9.4} {:>13.4} {:>10} {:>10}",
+            "{name:<16} {:>9.4} {:>10.4} {:>9.4} {:>13.4} {:>10}{}",
             summary.recall.share,
             summary.certified.share,
             summary.rejected.share,
             summary.misretrieved.share,
             radius.to_string(),
-            if radius == Radius::Unbounded {
-                "unbounded".to_owned()
-            } else {
-                round_down(radius.in_sigmas(table.sigma()), 3)
+            match table.sigma() {
+                Some(_) if radius == Radius::Unbounded => format!(" {:>10}", "unbounded"),
+                Some(sigma) => format!(" {:>10}", round_down(radius.in_sigmas(sigma), 3)),
+                None => String::new(),
             },
         )?;
     }

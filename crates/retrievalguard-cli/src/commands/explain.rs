@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
     let name = certificate_of(&run, arguments.certificate)?;
     let stored = run.gallery()?;
     let embedder = run.encoder(&arguments.engine)?;
-    let smoothed = &run.smoothed;
+    let smoothed = run.description.smoothed()?;
     let records = run.records()?;
     let record = &records[position];
     let pixels = pixels_of(record, &embedder)?;
@@ -74,10 +74,13 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
     };
     let outcome = Outcome { name, verdict: recorded.verdict, samples: recorded.samples, explain };
     if arguments.json {
+        let in_file = row.file.zip(recorded.verdict.radius()).and_then(|(file, radius)| file.radius(radius));
+        let file_radius = in_file.map(Radius::get).filter(|radius| radius.is_finite());
         let value = json!({
             "query": row.identity,
             "label": row.label,
             "outcome": outcome,
+            "file_radius": file_radius,
             "numbers_of_the_run": repeated == Repeated::Exactly,
         });
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
@@ -137,7 +140,7 @@ fn compare(
     let same = cell.verdict == outcome.verdict;
     if embedder.report().to_string() != run.description.encoder.engine {
         run.tell_engine(embedder);
-        let adaptive = run.smoothed.procedure.target_radius.is_some();
+        let adaptive = run.description.smoothed()?.procedure.target_radius.is_some();
         let exactly = same && cell.samples == outcome.samples && shows_its_numbers(outcome, adaptive);
         return Ok(if exactly { Repeated::Exactly } else { Repeated::Otherwise });
     }
@@ -180,7 +183,7 @@ fn print(
         Some(rule) => writeln!(out, "certificate   {}, {rule}", outcome.name)?,
         None => writeln!(out, "certificate   {}", outcome.name)?,
     }
-    let (alpha, sigma) = (run.smoothed.procedure.alpha, run.smoothed.procedure.sigma);
+    let Procedure { alpha, sigma, target_radius, .. } = run.description.smoothed()?.procedure;
     match outcome.verdict {
         Verdict::Certified { radius: Radius::Unbounded } => {
             writeln!(out, "verdict       certified: no perturbation of any size changes the label")?;
@@ -191,7 +194,7 @@ fn print(
              \x20             except with probability {alpha} over the noise",
             radius.in_sigmas(sigma)
         )?,
-        Verdict::Abstained => match run.smoothed.procedure.target_radius {
+        Verdict::Abstained => match target_radius {
             Some(target) => writeln!(
                 out,
                 "verdict       abstained: the label is right, but {} samples do not prove the radius {target}",
@@ -206,6 +209,9 @@ fn print(
         Verdict::Misretrieved => {
             writeln!(out, "verdict       misretrieved: another label is retrieved")?;
         }
+    }
+    if let Some((file, radius)) = row.file.zip(outcome.verdict.radius()) {
+        writeln!(out, "in the file   {}", file.statement(radius))?;
     }
     if !run.excluded(identity).is_empty() {
         writeln!(out, "              among the items other than the query's own picture")?;

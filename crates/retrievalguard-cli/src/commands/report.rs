@@ -7,24 +7,27 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use retrievalguard::SampleCount;
 use retrievalguard::certificate::Radius;
 use retrievalguard::gallery::Metric;
 use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard::storage::manifest::SeedRecord;
 use retrievalguard::storage::sealed::{SealError, unseal};
 use retrievalguard::storage::stored::StoredGallery;
+use retrievalguard::{ForwardError, SampleCount};
 use retrievalguard_encoder::dataset::{DatasetOptions, Format, Record, data_set_digest, open};
+use retrievalguard_encoder::graph::bound::Above;
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::input_values;
 use retrievalguard_encoder::pipeline::run_files::TABLE_FILE;
+use retrievalguard_encoder::run::Method;
 use retrievalguard_encoder::table::ResultRow;
 use retrievalguard_encoder::views::view_set;
 use retrievalguard_report::attack::{Attack, AttackFileError};
 use retrievalguard_report::picture::{SIDE, Thumbnail};
 use retrievalguard_report::report::{
-    CommandLine, Facts, GalleryFacts, Report, RowPictures, VisibleRadius, headline,
+    Basis, CommandLine, Facts, GalleryFacts, LipschitzFacts, Report, RowPictures, SampleFacts, VisibleRadius,
+    headline,
 };
 
 use super::quoted;
@@ -220,7 +223,7 @@ impl RunPictures<'_> {
     ) -> anyhow::Result<Thumbnail> {
         let prepared = config.preparation().apply(&record.identity, picture)?;
         let values = input_values(config, &record.identity, prepared)?;
-        Ok(Thumbnail::perturbed(&record.identity, &values, config, radius, self.run.smoothed.seed)?)
+        Ok(Thumbnail::perturbed(&record.identity, &values, config, radius, self.run.seed())?)
     }
 
     /// What radii look like: on the query in the middle of the certified ones, and on the one with the largest radius.
@@ -243,7 +246,7 @@ impl RunPictures<'_> {
     fn seen(&self, rank: &'static str, radius: f64, place: usize) -> anyhow::Result<Option<VisibleRadius>> {
         let (Some(config), Some(records)) = (self.config, self.records) else { return Ok(None) };
         let Some(record) = &records[place] else { return Ok(None) };
-        let (identity, seed) = (record.identity.as_str(), self.run.smoothed.seed);
+        let (identity, seed) = (record.identity.as_str(), self.run.seed());
         let picture = record.read(&PictureLimits::default())?;
         Ok(Some(VisibleRadius {
             rank,
@@ -273,14 +276,41 @@ fn finished(folder: &Path) -> Option<u64> {
     line["finished_unix_seconds"].as_u64()
 }
 
+/// What the certificates rest on.
+fn basis(method: &Method, config: Option<&ModelConfig>) -> Basis {
+    match method {
+        Method::Smoothed(smoothed) => {
+            let procedure = &smoothed.procedure;
+            Basis::Samples(SampleFacts {
+                sigma: procedure.sigma,
+                alpha: procedure.alpha,
+                pilot: procedure.pilot,
+                samples: procedure.samples,
+                target_radius: procedure.target_radius,
+                seed: String::from(smoothed.seed),
+            })
+        }
+        Method::Lipschitz(bounded) => {
+            let bound = &bounded.lipschitz;
+            let values = config.map(ModelConfig::picture_shape).map(|shape| shape.iter().product::<usize>());
+            // A white picture, and a change as large as it.
+            let error = values.and_then(|values| bound.double_error.at(2.0 * (values as f64).sqrt()).ok());
+            Basis::Lipschitz(LipschitzFacts {
+                constant: format!("{:.9}", Above(bound.constant)),
+                forward_error: error.map(ForwardError::get),
+                layers: bound.layers.len(),
+            })
+        }
+    }
+}
+
 fn facts(
     run: &RunDirectory,
     finished: Option<u64>,
     gallery: Option<&StoredGallery>,
     config: Option<&ModelConfig>,
 ) -> Facts {
-    let (description, smoothed) = (&run.description, &run.smoothed);
-    let procedure = &smoothed.procedure;
+    let description = &run.description;
     let digests = [
         ("model", description.encoder.model),
         ("contract", description.encoder.contract),
@@ -289,12 +319,8 @@ fn facts(
         ("rows that queries did not see", description.excluded_rows),
     ];
     Facts {
-        alpha: procedure.alpha,
-        pilot: procedure.pilot,
-        samples: procedure.samples,
+        basis: basis(&description.method, config),
         left_out: description.leave_one_out as u64,
-        target_radius: procedure.target_radius,
-        seed: String::from(smoothed.seed),
         engine: description.encoder.engine.clone(),
         tool: description.tool.clone(),
         finished,

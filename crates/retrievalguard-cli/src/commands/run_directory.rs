@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, bail};
+use retrievalguard::Seed;
 use retrievalguard::certificate::CertificateName;
 use retrievalguard::storage::atomic::WriteError;
 use retrievalguard::storage::digest::Digest;
@@ -17,7 +18,7 @@ use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::PictureLimits;
 use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, StoredRun};
 use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, input_values};
-use retrievalguard_encoder::run::{EncoderDescription, RunDescription, Smoothed};
+use retrievalguard_encoder::run::{EncoderDescription, RunDescription};
 use retrievalguard_encoder::table::ResultTable;
 use serde_json::json;
 
@@ -69,8 +70,6 @@ pub(super) struct RunDirectory {
     pub(super) table_digest: Digest,
     /// What decided the table.
     pub(super) description: RunDescription,
-    /// What the description says of the noise.
-    pub(super) smoothed: Smoothed,
     pub(super) inputs: Inputs,
 }
 
@@ -78,8 +77,12 @@ impl RunDirectory {
     /// Reads the table, its description and where its inputs were.
     pub(super) fn open(folder: &Path) -> anyhow::Result<Self> {
         let StoredRun { table, table_file: table_digest, description, inputs } = StoredRun::open(folder)?;
-        let smoothed = description.smoothed()?.clone();
-        Ok(Self { table, table_digest, description, smoothed, inputs })
+        Ok(Self { table, table_digest, description, inputs })
+    }
+
+    /// Root of the noise; a run without noise shows pictures with that of zero.
+    pub(super) fn seed(&self) -> Seed {
+        self.description.smoothed().map_or(Seed::new(0), |smoothed| smoothed.seed)
     }
 
     /// The records of the table's queries, in the order of the table.

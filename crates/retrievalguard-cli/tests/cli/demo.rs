@@ -13,7 +13,7 @@ const DEMO: &str = "demo --queries 120 --samples 60 --pilot 40 --engine rten";
 fn a_demo_shows_every_certificate_and_continues_to_the_same_bytes() {
     let sandbox = Sandbox::new();
     let first = sandbox.run(DEMO).succeeds().prints(&["120 queries", "where it lies", "try next"]);
-    for name in CertificateName::ALL {
+    for name in CertificateName::SMOOTHED {
         let listed = first.out.lines().filter(|line| line.split_whitespace().next() == Some(name.as_str()));
         assert_eq!(listed.count(), 2, "{name}\n{first}");
     }

@@ -239,6 +239,7 @@ impl<'a> QueryCertifier<'a> {
             Retriever::Mean | Retriever::Vote => {
                 RateTest::vote(certifier, pilot.as_ref(), &relevance, options)
             }
+            Retriever::Plain => Err(CertificateError::NotFromSamples(retriever.certificate())),
         };
         let mut test = test.map_err(&refused)?;
         while let Some(range) = test.wants() {

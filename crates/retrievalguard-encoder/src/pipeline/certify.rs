@@ -21,12 +21,11 @@ use super::{
 };
 use crate::dataset::{PictureSource, Record, RecordSet};
 use crate::engine::OnnxEmbedder;
-use crate::resize::FilePixels;
 use crate::run::{
     EncoderDescription, GalleryDescription, Method, Procedure, RUN_FORMAT, RunCommand, RunDescription,
     Smoothed, excluded_digest,
 };
-use crate::table::{Cell, ResultRow, ResultTable, WrongItem};
+use crate::table::{Cell, FilePixels, ResultRow, ResultTable, WrongItem};
 use crate::work::Observer;
 
 /// Whether a query may find itself in the gallery.
@@ -125,7 +124,7 @@ impl QueryAnswer {
 
     /// The row of a table, and the verdicts for Recall@2 and deeper.
     pub(super) fn into_row(self, identity: &str, label: &str) -> (ResultRow, Vec<Verdict>) {
-        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, .. } = self;
+        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, file } = self;
         let certificates: BTreeMap<CertificateName, Cell> =
             cells.into_iter().map(|(name, verdict, samples)| (name, Cell { verdict, samples })).collect();
         let (identity, label) = (identity.to_owned(), label.to_owned());
@@ -136,6 +135,8 @@ impl QueryAnswer {
             retrieved_label,
             retrieved_view,
             nearest_wrong,
+            plain: None,
+            file,
             certificates,
         };
         (row, deeper)
@@ -205,9 +206,9 @@ impl CertifyPlan {
         if rows.is_empty() {
             return Err(PipelineError::NothingLeft { skipped: skipped.len() });
         }
-        let procedure = &self.description.smoothed()?.procedure;
+        let (sigma, names) = (self.description.sigma(), self.description.certificates().to_vec());
         Ok(CertifyReport {
-            table: ResultTable::new(procedure.sigma, procedure.certificates.clone(), rows)?,
+            table: ResultTable::new(sigma, names, rows)?,
             deeper,
             skipped,
             resumed,

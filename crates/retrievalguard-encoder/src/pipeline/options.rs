@@ -134,7 +134,7 @@ pub fn default_pilot(certificates: &[CertificateName], target_radius: Option<Tar
     let chooses_little = |name: &CertificateName| match Retriever::of(*name) {
         Retriever::Mean => false,
         Retriever::Vote => target_radius.is_some(),
-        Retriever::Pairwise => true,
+        Retriever::Pairwise | Retriever::Plain => true,
     };
     let count = if certificates.iter().all(chooses_little) { 20 } else { 200 };
     SampleCount::new(count).expect("a number above zero")

@@ -83,15 +83,11 @@ fn is_positive_definite(band: &Band, shift: f64) -> bool {
         // Entry `distance` of a row belongs to the column `place − distance`.
         let mut row = vec![0.0; entries.len()];
         for distance in (0..entries.len()).rev() {
-            let column = place - distance;
-            let mut rest = if distance == 0 { shift - entries[0] } else { -entries[distance] };
-            let other: &[f64] = if distance == 0 { &[] } else { &factor[column] };
-            for further in distance + 1..entries.len() {
-                let left = row[further];
-                let right =
-                    if distance == 0 { left } else { other.get(further - distance).copied().unwrap_or(0.0) };
-                rest -= left * right;
-            }
+            // What is before the column in its own row; entries outside of the band are zero and left out.
+            let other: &[f64] = if distance == 0 { &row } else { &factor[place - distance] };
+            let begun = if distance == 0 { shift - entries[0] } else { -entries[distance] };
+            let before = row[distance + 1..].iter().zip(&other[1..]);
+            let rest = before.fold(begun, |rest, (left, right)| rest - left * right);
             row[distance] = if distance > 0 {
                 rest / other[0]
             } else if rest > 0.0 {

@@ -10,7 +10,6 @@
 //! Both numbers come from the weights with which *this* picture is resampled, rounded upwards.
 
 use retrievalguard::certificate::Radius;
-use serde::{Deserialize, Serialize};
 
 use super::banded::norm;
 use super::weights::{Axis, WEIGHT_BITS, Weights};
@@ -18,6 +17,7 @@ use super::{Interpolation, Preparation, Resampling};
 use crate::graph::bound::gamma;
 use crate::graph::bound::upwards::{add, div, mul, root};
 use crate::picture::{Colours, RgbPicture};
+use crate::table::FilePixels;
 
 /// Unit roundoff of `f64`.
 const ROUNDOFF: f64 = f64::EPSILON / 2.0;
@@ -26,37 +26,7 @@ const TO_SINGLE: f64 = f32::EPSILON as f64 / 4.0;
 /// What `0.299 R + 0.587 G + 0.114 B` in `f32` is off by: weights, products and sums, four roundings of numbers up to 1.
 const LUMINANCE_ERROR: f64 = 5.0 * (f32::EPSILON as f64 / 2.0);
 
-/// How far the encoder's input moves at most, by how far decoded pixels move.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FilePixels {
-    /// Upper bound on the norm of the linear part.
-    pub scale: f64,
-    /// What rounding adds at most, whatever the distance.
-    pub rounding: f64,
-}
-
 impl FilePixels {
-    /// The radius in the file's own pixels that follows from one of the encoder's input: `(r − rounding)/scale`, rounded down.
-    ///
-    /// None if rounding alone may move the input that far.
-    ///
-    /// ```
-    /// use retrievalguard::certificate::Radius;
-    /// use retrievalguard_encoder::resize::FilePixels;
-    ///
-    /// let halved = FilePixels { scale: 0.5, rounding: 0.25 };
-    /// let radius = halved.radius(Radius::Finite(1.0)).unwrap().get();
-    /// assert!(radius <= 1.5 && radius > 1.5 - 1e-12);
-    /// assert_eq!(halved.radius(Radius::Finite(0.25)), None);
-    /// assert_eq!(halved.radius(Radius::Unbounded), Some(Radius::Unbounded));
-    /// ```
-    pub fn radius(&self, radius: Radius) -> Option<Radius> {
-        let Radius::Finite(radius) = radius else { return Some(Radius::Unbounded) };
-        let left = (radius - self.rounding).next_down();
-        (left > 0.0).then(|| Radius::Finite((left / self.scale).next_down()))
-    }
-
     /// What a radius of the encoder's input says about the file, as a sentence.
     pub fn statement(&self, radius: Radius) -> String {
         match self.radius(radius) {

@@ -20,31 +20,39 @@ const ROUNDING: f64 = 1e-6;
 pub(super) fn check(table: &ResultTable, run: &TableDescription, path: &Path) -> Result<(), TableError> {
     check_rows(table, path)?;
     match run {
-        TableDescription::Arrays(arrays) => check_header(table, arrays.sigma, &arrays.certificates, path),
+        TableDescription::Arrays(arrays) => {
+            check_header(table, Some(arrays.sigma), &arrays.certificates, path)
+        }
         TableDescription::Run(run) => match &run.method {
             Method::Smoothed(smoothed) => {
                 let procedure = &smoothed.procedure;
-                check_header(table, procedure.sigma, &procedure.certificates, path)?;
+                check_header(table, Some(procedure.sigma), &procedure.certificates, path)?;
                 let mut rows = table.rows().iter().enumerate();
                 rows.try_for_each(|(number, row)| check_row(row, run, smoothed, (path, number)))
             }
-            // Its certificates are none of those that tables hold.
-            Method::Lipschitz(_) => check_header(table, table.sigma(), &[], path),
+            Method::Lipschitz(bounded) => {
+                check_header(table, None, &bounded.certificates, path)?;
+                let mut rows = table.rows().iter().enumerate();
+                rows.try_for_each(|(number, row)| check_answers(row, (path, number)))
+            }
         },
     }
 }
 
 /// Checks a table of an unknown run against what any run could find.
 pub(super) fn check_rows(table: &ResultTable, path: &Path) -> Result<(), TableError> {
-    let farthest = 2.0 * FARTHEST_SCORE * table.sigma().get();
+    let farthest = table.sigma().map_or(f64::MAX, |sigma| 2.0 * FARTHEST_SCORE * sigma.get());
     for (number, row) in table.rows().iter().enumerate() {
         for (&name, cell) in &row.certificates {
             let refused = |field, found: &dyn ToString, wanted: &str| {
                 Err(TableError::value(path, number, &column_name(name, field), found.to_string(), wanted))
             };
             match cell.verdict {
-                Verdict::Certified { .. } if cell.samples == 0 => {
+                Verdict::Certified { .. } if cell.samples == 0 && name.lipschitz().is_none() => {
                     return refused("samples", &0, "at least one for a certified query");
+                }
+                _ if cell.samples > 0 && name.lipschitz().is_some() => {
+                    return refused("samples", &cell.samples, "0 for a certificate that needs none");
                 }
                 Verdict::Certified { radius: Radius::Finite(radius) } if radius > farthest => {
                     let wanted = format!("at most {farthest}, which no number of samples exceeds");
@@ -67,12 +75,14 @@ fn may_be_unbounded(name: CertificateName) -> bool {
 
 fn check_header(
     table: &ResultTable,
-    sigma: Sigma,
+    sigma: Option<Sigma>,
     certificates: &[CertificateName],
     path: &Path,
 ) -> Result<(), TableError> {
     if table.sigma() != sigma {
-        return Err(TableError::value(path, 0, "sigma", table.sigma(), &format!("{sigma}, that of the run")));
+        let shown = |sigma: Option<Sigma>| sigma.map_or("missing".to_owned(), |sigma| sigma.to_string());
+        let wanted = format!("{}, that of the run", shown(sigma));
+        return Err(TableError::value(path, 0, "sigma", shown(table.sigma()), &wanted));
     }
     if table.certificates() != certificates {
         let named =
@@ -83,16 +93,30 @@ fn check_header(
     Ok(())
 }
 
+/// Refuses names that contradict each other, and a certificate of what was not retrieved.
+fn check_answers(row: &ResultRow, (path, number): (&Path, usize)) -> Result<(), TableError> {
+    if let Some(wrong) = row.nearest_wrong.as_ref().filter(|wrong| wrong.label == row.label) {
+        let wanted = "another label than the query's";
+        return Err(TableError::value(path, number, "nearest_wrong_label", &wrong.label, wanted));
+    }
+    for (&name, cell) in &row.certificates {
+        let of_nearest = matches!(Retriever::of(name), Retriever::Mean | Retriever::Plain);
+        if cell.verdict.radius().is_some() && of_nearest && row.retrieved_label != row.label {
+            let wanted = format!("misretrieved, since `{}` was retrieved", row.retrieved_label);
+            let field = column_name(name, "verdict");
+            return Err(TableError::value(path, number, &field, "certified", &wanted));
+        }
+    }
+    Ok(())
+}
+
 fn check_row(
     row: &ResultRow,
     run: &RunDescription,
     smoothed: &Smoothed,
     (path, number): (&Path, usize),
 ) -> Result<(), TableError> {
-    if let Some(wrong) = row.nearest_wrong.as_ref().filter(|wrong| wrong.label == row.label) {
-        let wanted = "another label than the query's";
-        return Err(TableError::value(path, number, "nearest_wrong_label", &wrong.label, wanted));
-    }
+    check_answers(row, (path, number))?;
     let procedure = &smoothed.procedure;
     for (&name, cell) in &row.certificates {
         let refused = |field, found: &dyn ToString, wanted: &str| {
@@ -103,10 +127,6 @@ fn check_row(
             return refused("samples", &cell.samples, &wanted);
         }
         let Verdict::Certified { radius } = cell.verdict else { continue };
-        if Retriever::of(name) == Retriever::Mean && row.retrieved_label != row.label {
-            let wanted = format!("misretrieved, since `{}` was retrieved", row.retrieved_label);
-            return refused("verdict", &"certified", &wanted);
-        }
         let Radius::Finite(radius) = radius else {
             // Every negative would have to be beaten in the whole ball, by a threshold below -F; none lies below
             // minus the largest norm of an item (docs/theory.md, section 2.1).

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use retrievalguard::Sigma;
-use retrievalguard::certificate::{CertificateName, Verdict};
+use retrievalguard::certificate::{CertificateName, Radius, Verdict};
 use retrievalguard::storage::digest::{Digest, canonical_json};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -46,6 +46,51 @@ pub struct WrongItem {
     pub view: Option<String>,
 }
 
+/// What the encoder without noise retrieves for the same query.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlainAnswer {
+    /// Name of the retrieved item.
+    pub retrieved: String,
+    /// Its label.
+    pub retrieved_label: String,
+}
+
+/// How far changes of a file's decoded pixels move what the encoder gets (theory, section 15).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FilePixels {
+    /// Upper bound on the norm of the resizing.
+    pub scale: f64,
+    /// Upper bound on what rounding adds on the way.
+    pub rounding: f64,
+}
+
+impl FilePixels {
+    /// A certified radius in the pixels of the file, rounded down; none if rounding alone takes all of it.
+    ///
+    /// ```text
+    /// r_file = (r − rounding)/scale
+    /// ```
+    pub fn radius(&self, radius: Radius) -> Option<Radius> {
+        let Radius::Finite(radius) = radius else { return Some(Radius::Unbounded) };
+        let left = ((radius - self.rounding) / self.scale) * (1.0 - 4.0 * f64::EPSILON);
+        (left > 0.0 && left.is_finite()).then_some(Radius::Finite(left))
+    }
+
+    /// Refuses what no picture has.
+    fn check(self) -> Result<Self, (&'static str, f64)> {
+        let Self { scale, rounding } = self;
+        if !(scale.is_finite() && scale > 0.0) {
+            return Err(("file_scale", scale));
+        }
+        if !(rounding.is_finite() && rounding >= 0.0) {
+            return Err(("file_rounding", rounding));
+        }
+        Ok(self)
+    }
+}
+
 /// One query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultRow {
@@ -61,6 +106,10 @@ pub struct ResultRow {
     pub retrieved_view: Option<String>,
     /// The nearest item that would be a wrong answer; unknown in tables of other programs.
     pub nearest_wrong: Option<WrongItem>,
+    /// What the encoder without noise retrieves, if the gallery says where its items are without it.
+    pub plain: Option<PlainAnswer>,
+    /// How radii of the encoder's input become radii of the file, if the picture came from one.
+    pub file: Option<FilePixels>,
     /// What every requested certificate says.
     pub certificates: BTreeMap<CertificateName, Cell>,
 }
@@ -91,16 +140,18 @@ impl ResultRow {
 ///     retrieved_label: "cat".into(),
 ///     retrieved_view: None,
 ///     nearest_wrong: None,
+///     plain: None,
+///     file: None,
 ///     certificates: BTreeMap::from([(CertificateName::HalfSpace, cell)]),
 /// };
-/// let table = ResultTable::new(Sigma::new(0.25)?, vec![CertificateName::HalfSpace], vec![row])?;
+/// let table = ResultTable::new(Some(Sigma::new(0.25)?), vec![CertificateName::HalfSpace], vec![row])?;
 /// table.write_parquet(&path, None)?;
 /// assert_eq!(ResultTable::read(&path, Unverified::Refuse)?.table, table);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultTable {
-    sigma: Sigma,
+    sigma: Option<Sigma>,
     certificates: Vec<CertificateName>,
     rows: Vec<ResultRow>,
 }
@@ -119,15 +170,18 @@ pub struct StoredTable {
 }
 
 impl ResultTable {
-    /// Takes rows that all have exactly these certificates.
+    /// Takes rows that all have exactly these certificates; certificates from samples have a noise level, others none.
     pub fn new(
-        sigma: Sigma,
+        sigma: Option<Sigma>,
         mut certificates: Vec<CertificateName>,
         rows: Vec<ResultRow>,
     ) -> Result<Self, TableError> {
         let rows: Vec<ResultRow> = rows.into_iter().map(ResultRow::settled).collect();
         certificates.sort_unstable();
         certificates.dedup();
+        if let Some(name) = certificates.iter().find(|name| name.lipschitz().is_some() == sigma.is_some()) {
+            return Err(TableError::Noise { certificate: *name, sigma });
+        }
         for (row, entry) in rows.iter().enumerate() {
             if !entry.certificates.keys().eq(&certificates) {
                 return Err(TableError::Certificates {
@@ -141,8 +195,8 @@ impl ResultTable {
         Ok(Self { sigma, certificates, rows })
     }
 
-    /// Noise level of the queries.
-    pub fn sigma(&self) -> Sigma {
+    /// Noise level of the queries; none for certificates that need no noise.
+    pub fn sigma(&self) -> Option<Sigma> {
         self.sigma
     }
 
@@ -243,13 +297,27 @@ fn listed<'a>(names: impl IntoIterator<Item = &'a CertificateName>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// The noise level that every row has.
-fn common_sigma(path: &Path, sigmas: &[f64]) -> Result<Sigma, TableError> {
+/// The noise level that every row has, or that none has.
+fn common_sigma(path: &Path, sigmas: &[Option<f64>]) -> Result<Option<Sigma>, TableError> {
+    let shown = |sigma: Option<f64>| sigma.map_or("missing".to_owned(), |sigma| sigma.to_string());
     let &first = sigmas.first().ok_or_else(|| TableError::Empty { path: path.to_owned() })?;
-    let sigma = Sigma::new(first)
-        .map_err(|_| TableError::value(path, 0, "sigma", first, "a number between 1e-9 and 1e9"))?;
-    match sigmas.iter().position(|&other| other.to_bits() != first.to_bits()) {
+    let sigma = first
+        .map(Sigma::new)
+        .transpose()
+        .map_err(|_| TableError::value(path, 0, "sigma", shown(first), "a number between 1e-9 and 1e9"))?;
+    let bits = |sigma: Option<f64>| sigma.map(f64::to_bits);
+    match sigmas.iter().position(|&other| bits(other) != bits(first)) {
         None => Ok(sigma),
-        Some(row) => Err(TableError::value(path, row, "sigma", sigmas[row], &format!("{first} as in row 0"))),
+        Some(row) => {
+            let wanted = format!("{} as in row 0", shown(first));
+            Err(TableError::value(path, row, "sigma", shown(sigmas[row]), &wanted))
+        }
     }
+}
+
+/// How pixels of a row's file matter, held against what a picture can have.
+fn checked_file(path: &Path, row: usize, file: FilePixels) -> Result<FilePixels, TableError> {
+    file.check().map_err(|(field, found)| {
+        TableError::value(path, row, field, found, "a finite number, above zero for a scale")
+    })
 }

@@ -5,7 +5,7 @@ use retrievalguard::evaluation::Summary;
 use retrievalguard::planner::Ceiling;
 use retrievalguard::{SampleCount, certificate::round_down};
 
-use super::{NamedFigure, Prepared, date, evidence, in_thousands};
+use super::{NamedFigure, Prepared, SampleFacts, date, evidence, in_thousands};
 use crate::chart::{Axis, Dash, Figure, Marks, Panel, Series};
 
 /// Steps of a curve that one can tell apart.
@@ -25,11 +25,17 @@ pub(super) fn look(name: CertificateName) -> (usize, Dash) {
         CertificateName::HalfSpace => (0, Dash::Solid),
         CertificateName::Vote => (2, Dash::Solid),
         CertificateName::Pairwise => (7, Dash::Solid),
+        CertificateName::Lipschitz => (4, Dash::Solid),
+        CertificateName::LipschitzMargin => (4, Dash::Dotted),
     }
 }
 
 pub(super) fn all(prepared: &Prepared<'_>) -> Vec<NamedFigure> {
-    let mut figures = vec![recall(prepared), histogram(prepared), samples(prepared), shares(prepared)];
+    let mut figures = vec![recall(prepared), histogram(prepared)];
+    if let Some(facts) = prepared.report.facts.basis.samples() {
+        figures.push(samples(prepared, facts));
+    }
+    figures.push(shares(prepared));
     if let Some(attack) = prepared.report.attack {
         figures.push(evidence::bracket(prepared, attack));
     }
@@ -165,11 +171,11 @@ fn bin_width(largest: f64) -> f64 {
     widths.into_iter().find(|width| *width >= rough).unwrap_or(widths[3])
 }
 
-fn samples(prepared: &Prepared<'_>) -> NamedFigure {
+fn samples(prepared: &Prepared<'_>, facts: &SampleFacts) -> NamedFigure {
     let (report, name) = (prepared.report, prepared.headline);
     let rows = report.table.rows();
     let used = |row: &retrievalguard_encoder::table::ResultRow| row.certificates[&name].samples;
-    let most = report.facts.samples.get();
+    let most = facts.samples.get();
     let varied = rows.iter().any(|row| used(row) != most);
     let (colour, _) = look(name);
     let mut certified = Vec::new();
@@ -218,9 +224,8 @@ fn samples(prepared: &Prepared<'_>) -> NamedFigure {
 /// Largest radii that any query could have, over the number of samples: of the headline and of `others` in the run.
 fn ceilings(prepared: &Prepared<'_>, others: &[CertificateName]) -> Vec<Series> {
     let facts = &prepared.report.facts;
-    let Some(gallery) = facts.gallery else { return Vec::new() };
-    let mut ceiling =
-        Ceiling::new(prepared.report.table.sigma(), facts.alpha, gallery.norm_bound, gallery.dimension);
+    let (Some(gallery), Some(samples)) = (facts.gallery, facts.basis.samples()) else { return Vec::new() };
+    let mut ceiling = Ceiling::new(samples.sigma, samples.alpha, gallery.norm_bound, gallery.dimension);
     if let Some(samples) = gallery.samples {
         ceiling = ceiling.gallery_samples(samples);
     }

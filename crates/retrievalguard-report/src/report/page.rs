@@ -44,7 +44,8 @@ pub(super) fn page(prepared: &Prepared<'_>) -> Result<String, ReportError> {
                     p.kind { "RetrievalGuard report" }
                     h1 { (report.name) }
                     p.muted {
-                        "Certificates of " (report.table.rows().len()) " queries at σ = " (report.table.sigma())
+                        "Certificates of " (report.table.rows().len()) " queries "
+                        @if let Some(sigma) = report.table.sigma() { "at σ = " (sigma) } @else { "without noise" }
                         @if let Some(finished) = report.facts.finished { ", finished " (date(finished)) }
                         ". Numbers speak of " code { (prepared.headline) } " unless they say otherwise."
                     }

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use retrievalguard::certificate::{CertificateName, Radius, Verdict, round_down};
-use retrievalguard_encoder::table::{Cell, ResultRow};
+use retrievalguard_encoder::table::{Cell, FilePixels, ResultRow};
 
 use super::{Prepared, RowPictures, in_thousands};
 use crate::picture::Thumbnail;
@@ -12,8 +12,9 @@ pub(super) fn section(prepared: &Prepared<'_>) -> Markup {
     let report = prepared.report;
     let rows = report.table.rows();
     let listed = report.pictures.len().min(rows.len());
-    let varied =
-        rows.iter().any(|row| row.certificates[&prepared.headline].samples != report.facts.samples.get());
+    let varied = report.facts.basis.samples().is_some_and(|facts| {
+        rows.iter().any(|row| row.certificates[&prepared.headline].samples != facts.samples.get())
+    });
     let piece = report.pictures.iter().any(|row| row.perturbed.as_ref().is_some_and(|shown| shown.piece));
     html! {
         section #queries aria-labelledby="queries-title" {
@@ -26,7 +27,11 @@ pub(super) fn section(prepared: &Prepared<'_>) -> Markup {
                     } @else {
                         "All " (in_thousands(listed as u64)) " queries. "
                     }
-                    "A number is a certified radius (l2, pixels in [0, 1], rounded down). A heading sorts the table."
+                    "A number is a certified radius (l2, pixels in [0, 1], rounded down)"
+                    @if rows.iter().any(|row| row.file.is_some()) {
+                        ", first of the picture as the encoder sees it, below it of the file's own pixels"
+                    }
+                    ". A heading sorts the table."
                 }
                 p.muted {
                     "The fourth picture is the query with a change of exactly the radius that "
@@ -97,7 +102,7 @@ fn query(prepared: &Prepared<'_>, row: &ResultRow, pictures: &RowPictures, varie
                     }
                 } @else { div.placeholder.none { "no radius" } }
             }
-            @for (&name, &cell) in &row.certificates { (verdict(prepared, name, cell)) }
+            @for (&name, &cell) in &row.certificates { (verdict(prepared, name, cell, row.file)) }
             @if varied { td.number role="cell" data-label="samples" data-sort=(cell.samples) { (in_thousands(u64::from(cell.samples))) } }
         }
     }
@@ -112,14 +117,19 @@ fn rank(cell: Cell) -> f64 {
     }
 }
 
-fn verdict(prepared: &Prepared<'_>, name: CertificateName, cell: Cell) -> Markup {
+fn verdict(prepared: &Prepared<'_>, name: CertificateName, cell: Cell, file: Option<FilePixels>) -> Markup {
     let sigma = prepared.report.table.sigma();
     html! {
         td.number.headline[name == prepared.headline] role="cell" data-label=(name) data-sort=(rank(cell)) {
             @match cell.verdict {
                 Verdict::Certified { radius: Radius::Unbounded } => { "unbounded" }
                 Verdict::Certified { radius } => {
-                    (radius) small { (round_down(radius.in_sigmas(sigma), 3)) " σ" }
+                    (radius) @if let Some(sigma) = sigma { small { (round_down(radius.in_sigmas(sigma), 3)) " σ" } }
+                    @match file.map(|file| file.radius(radius)) {
+                        Some(Some(radius)) => { small { "file " (radius) } }
+                        Some(None) => { small { "file: none" } }
+                        None => {}
+                    }
                 }
                 Verdict::Abstained => { span.abstained { "abstained" } }
                 Verdict::Misretrieved => { span.misretrieved { "misretrieved" } }

@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 use retrievalguard::certificate::{CertificateName, Radius, Retriever, round_down};
-use retrievalguard::evaluation::{Counts, Guarantee, Share, Summary};
+use retrievalguard::evaluation::{Counts, Share, Summary};
 
-use super::{Prepared, date, in_thousands, round_up};
+use super::{Basis, LipschitzFacts, Prepared, SampleFacts, date, in_thousands, round_up};
 
 /// A share as a percentage.
 fn percent(share: f64) -> String {
@@ -38,15 +38,16 @@ pub(super) fn headline(prepared: &Prepared<'_>) -> Markup {
                 @if radius == Radius::Unbounded {
                     (summary.unbounded) " queries have no limit; the others have " (round_down(summary.average_finite_radius, 4)) " on average"
                 } @else {
-                    "= " (round_down(radius.in_sigmas(sigma), 3)) " σ, "
+                    @if let Some(sigma) = sigma { "= " (round_down(radius.in_sigmas(sigma), 3)) " σ, or " }
                     @if let Some(values) = values(prepared) {
-                        "or " (round_down(radius.in_grey_levels(values), 2)) " of 255 grey levels if spread over all values; "
+                        (round_down(radius.in_grey_levels(values), 2)) " of 255 grey levels if spread over all values; "
                     }
                     "mean over all queries, 0 where there is no proof"
                 }
             }))
             (card("rejected", percent(summary.rejected.share), html! {
-                (summary.rejected.count) " abstained: right, but these samples do not prove it"
+                (summary.rejected.count) " abstained: right, but "
+                @if sigma.is_some() { "these samples do not prove it" } @else { "rounding takes what little there is to prove" }
             }))
         }
         @if let Some(warning) = counts(prepared).warning() {
@@ -75,6 +76,10 @@ fn retriever(name: CertificateName) -> (&'static str, &'static str) {
             "pairwise retriever",
             "it answers with the label that comes before each other one in most noisy copies of the query",
         ),
+        CertificateName::Lipschitz | CertificateName::LipschitzMargin => (
+            "plain retriever",
+            "it answers with the stored item nearest to the embedding of the query itself, computed in double precision",
+        ),
         CertificateName::PaperRepaired => (
             "mean retriever",
             "it answers with the exactly smoothed item nearest to the mean embedding of the query's noisy copies",
@@ -93,8 +98,7 @@ fn retriever(name: CertificateName) -> (&'static str, &'static str) {
 /// The statement with its probability, its units and its limits.
 pub(super) fn statement(prepared: &Prepared<'_>) -> Markup {
     let (report, summary) = (prepared.report, prepared.summary());
-    let (facts, sigma) = (&report.facts, report.table.sigma());
-    let alpha = facts.alpha;
+    let facts = &report.facts;
     let seen = facts.input.map_or_else(
         || "at the size that the encoder takes".to_owned(),
         |[channels, height, width]| {
@@ -110,6 +114,9 @@ pub(super) fn statement(prepared: &Prepared<'_>) -> Markup {
         },
         CertificateName::Pairwise => html! {
             "the label that comes before each other one in more than half of all noisy copies of x + δ"
+        },
+        CertificateName::Lipschitz | CertificateName::LipschitzMargin => html! {
+            "the label of the stored gallery item nearest to the embedding h(x + δ)"
         },
         CertificateName::PaperRepaired => html! {
             "the label of the exactly smoothed gallery item nearest to the mean embedding g(x + δ) = E h(x + δ + z)"
@@ -135,36 +142,102 @@ pub(super) fn statement(prepared: &Prepared<'_>) -> Markup {
                         @if facts.left_out > 0 { ", among the items other than the query's own picture," }
                         " is still the right one."
                     }
-                    " Here z is Gaussian noise with standard deviation σ = " (sigma) " on every value. This is the "
-                    (retriever(prepared.headline).0) "; the encoder without noise is another one, and has no certificate."
+                    @match &facts.basis {
+                        Basis::Samples(samples) => {
+                            " Here z is Gaussian noise with standard deviation σ = " (samples.sigma) " on every value. This is the "
+                            (retriever(prepared.headline).0) "; the encoder without noise is another one, and has no certificate."
+                        }
+                        Basis::Lipschitz(_) => {
+                            " This is the " (retriever(prepared.headline).0) ": no noise is added, and one pass of the encoder answers."
+                        }
+                    }
                     @if facts.left_out > 0 {
                         " The gallery holds the picture of " (in_thousands(facts.left_out)) " of "
                         (in_thousands(u64::from(summary.queries))) " queries; the search leaves it out."
                     }
                 }
-                p {
-                    "The proof assumes nothing about the encoder but its norm bound and that it treats each picture by itself, "
-                    "which is checked when a model is opened. It rests on random samples and may be unlucky: "
-                    strong { "each query's certificate is wrong with probability at most α = " (alpha) "." }
-                    " " (simultaneous(summary.queries, alpha.get()))
+                @match &facts.basis {
+                    Basis::Samples(samples) => p {
+                        "The proof assumes nothing about the encoder but its norm bound and that it treats each picture by itself, "
+                        "which is checked when a model is opened. It rests on random samples and may be unlucky: "
+                        strong { "each query's certificate is wrong with probability at most α = " (samples.alpha) "." }
+                        " " (simultaneous(summary.queries, samples.alpha.get()))
+                    },
+                    Basis::Lipschitz(bound) => p {
+                        "The proof rests on a bound on the encoder itself: its embeddings move at most " (bound.constant)
+                        " times as fast as pictures, in l2 norms. That number was computed from the weights of the ONNX file, layer "
+                        "by layer and rounded upwards; nothing that the file says about itself was believed. "
+                        strong { "No chance is involved: every certificate of the table holds always." }
+                        " Rounding while the encoder runs is bounded as well"
+                        @if let Some(error) = bound.forward_error { " (at most " (round_up(error)) ")" }
+                        " and taken off twice."
+                    },
                 }
                 h3 { "What a radius means in a picture" }
                 p {
                     "A radius is an l2 distance: the root of the sum of the squared changes of all values, each between 0 and "
                     "1. It is one budget for the whole picture, not an allowance for every pixel" (spread(prepared))
-                    ". A radius of " (sigma) " is one σ. The table of queries shows certified pictures after a random "
+                    @if let Some(sigma) = report.table.sigma() { ". A radius of " (sigma) " is one σ" }
+                    ". The table of queries shows certified pictures after a random "
                     "change of their own radius."
                 }
+                (in_files(prepared))
                 h3 { "What is not claimed" }
                 ul {
-                    li { "Nothing about the encoder without smoothing, or about any system that approximates the search." }
-                    li { "Nothing about changes before resizing and cropping, or of another kind: rotations, other crops, new pictures." }
+                    @match facts.basis {
+                        Basis::Samples(_) => li { "Nothing about the encoder without smoothing, or about any system that approximates the search." },
+                        Basis::Lipschitz(_) => li { "Nothing about another engine that runs the same network in single precision, or about any system that approximates the search." },
+                    }
+                    @if report.table.rows().iter().any(|row| row.file.is_some()) {
+                        li { "Nothing about the compressed file, or about changes of another kind: rotations, other crops, other sizes, new pictures." }
+                    } @else {
+                        li { "Nothing about changes before resizing and cropping, or of another kind: rotations, other crops, new pictures." }
+                    }
                     li { "Nothing about another gallery: adding, removing or changing items needs new certificates." }
                     li { "Nothing about queries that are not in the table. Intervals above speak of the choice of queries, not of the proofs." }
                     li { "Abstained is not unsafe, and misretrieved is not attacked: the first lacks a proof, the second a right answer." }
-                    @if report.table.certificates().len() > 1 {
+                    @if facts.basis.samples().is_some() && report.table.certificates().len() > 1 {
                         li { "Each certificate is valid at α by itself. The largest of several for a query is not." }
                     }
+                }
+            }
+        }
+    }
+}
+
+/// What the radii are worth before the pictures are resized, if they come from files.
+fn in_files(prepared: &Prepared<'_>) -> Markup {
+    let radii: Vec<(Radius, Option<Radius>)> = prepared
+        .report
+        .table
+        .rows()
+        .iter()
+        .filter_map(|row| {
+            let radius = row.certificates[&prepared.headline].verdict.radius()?;
+            row.file.map(|file| (radius, file.radius(radius)))
+        })
+        .filter(|(radius, _)| *radius != Radius::Unbounded)
+        .collect();
+    let left: Vec<f64> = radii.iter().filter_map(|(_, file)| file.map(Radius::get)).collect();
+    if radii.is_empty() {
+        return html! {};
+    }
+    let mean = left.iter().sum::<f64>() / left.len().max(1) as f64;
+    html! {
+        h3 { "In the pixels of the file" }
+        p {
+            "Resizing moves two pictures of the same width and height apart by at most a factor, and rounding adds a little; both are bounded for "
+            "each query from the weights of its own resizing. What is left of a radius holds for every change of the file's decoded pixels, "
+            "before resizing. "
+            @if left.is_empty() {
+                strong { "Here nothing is left: rounding to 8 bits while pictures are resized may use up every radius." }
+            } @else {
+                strong {
+                    (in_thousands(left.len() as u64)) " of " (in_thousands(radii.len() as u64))
+                    " certified queries with a limit have such a radius, " (round_down(mean, 4)) " on average."
+                }
+                @if left.len() < radii.len() {
+                    " For the others rounding to 8 bits while pictures are resized may use it up."
                 }
             }
         }
@@ -204,26 +277,36 @@ fn spread(prepared: &Prepared<'_>) -> Markup {
 pub(super) fn facts(prepared: &Prepared<'_>) -> Markup {
     let (report, summary) = (prepared.report, prepared.summary());
     let facts = &report.facts;
-    let Guarantee::PerQuery { alpha } = summary.guarantee else {
-        return html! {};
-    };
-    let mut rows: Vec<(&str, String)> = vec![
-        ("noise σ", format!("{} (pixels in [0, 1])", report.table.sigma())),
-        ("failure probability α", format!("{alpha} per query")),
-        ("queries", in_thousands(u64::from(summary.queries))),
-        (
-            "certifying samples n",
-            match facts.target_radius {
-                Some(target) => format!(
-                    "at most {} per query, to decide the radius {target}",
-                    in_thousands(u64::from(facts.samples.get()))
+    let mut rows: Vec<(&str, String)> = match &facts.basis {
+        Basis::Samples(SampleFacts { sigma, alpha, pilot, samples, target_radius, seed }) => {
+            let samples = in_thousands(u64::from(samples.get()));
+            vec![
+                ("noise σ", format!("{sigma} (pixels in [0, 1])")),
+                ("failure probability α", format!("{alpha} per query")),
+                (
+                    "certifying samples n",
+                    match target_radius {
+                        Some(target) => {
+                            format!("at most {samples} per query, to decide the radius {target}")
+                        }
+                        None => format!("{samples} per query"),
+                    },
                 ),
-                None => format!("{} per query", in_thousands(u64::from(facts.samples.get()))),
-            },
-        ),
-        ("pilot samples", format!("{} per query", in_thousands(u64::from(facts.pilot.get())))),
-        ("seed", facts.seed.clone()),
-    ];
+                ("pilot samples", format!("{} per query", in_thousands(u64::from(pilot.get())))),
+                ("seed", seed.clone()),
+            ]
+        }
+        Basis::Lipschitz(LipschitzFacts { constant, forward_error, layers }) => {
+            let error = forward_error.map(|error| format!("at most {}, taken off twice", round_up(error)));
+            vec![
+                ("noise", "none, and no failure probability".to_owned()),
+                ("passes", "1 per query, in double precision".to_owned()),
+                ("Lipschitz constant", format!("at most {constant}, verified from {layers} operators")),
+                ("forward error", error.unwrap_or_else(|| "bounded, taken off twice".to_owned())),
+            ]
+        }
+    };
+    rows.push(("queries", in_thousands(u64::from(summary.queries))));
     if let Some(gallery) = facts.gallery {
         let behind =
             gallery.samples.map_or(String::new(), |count| format!(", {count} noisy copies behind each"));
@@ -264,13 +347,13 @@ pub(super) fn certificates(prepared: &Prepared<'_>) -> Markup {
                 .map(|share| percent(share.share));
         let mut cells = vec![retriever(*name).0.trim_end_matches(" retriever").to_owned()];
         cells.extend([recall, certified, rejected, misretrieved, radius.to_string()]);
-        cells.push(finite(round_down(radius.in_sigmas(sigma), 3)));
+        cells.extend(sigma.map(|sigma| finite(round_down(radius.in_sigmas(sigma), 3))));
         cells.extend(values(prepared).map(|values| finite(round_down(radius.in_grey_levels(values), 2))));
         (html! { code { (name) } }, cells)
     };
     let rows: Vec<_> = prepared.summaries.iter().map(row).collect();
-    let mut headings =
-        vec!["retriever", "recall@1", "certified", "rejected", "misretrieved", "mean radius", "in σ"];
+    let mut headings = vec!["retriever", "recall@1", "certified", "rejected", "misretrieved", "mean radius"];
+    headings.extend(sigma.map(|_| "in σ"));
     headings.extend(values(prepared).map(|_| "grey levels, spread"));
     html! {
         section #certificates aria-labelledby="certificates-title" {
@@ -327,7 +410,10 @@ fn ship(prepared: &Prepared<'_>) -> Markup {
                 " " code { "query" } " and " code { "serve" } " run the one that " code { "--retriever" } " names."
             } @else {
                 "Here it is the " strong { (kind) } ": " (answers) "; "
-                @if let Some(other) = others.first() { code { "query --retriever " (other) } " runs it." }
+                @if prepared.headline.lipschitz().is_some() {
+                    code { "retrievalguard query" } " and " code { "serve" } " run it for a gallery without noise."
+                }
+                @else if let Some(other) = others.first() { code { "query --retriever " (other) } " runs it." }
                 @else if prepared.headline == CertificateName::PaperRepaired { "no command searches exactly smoothed items." }
                 @else { code { "retrievalguard query" } " and " code { "serve" } " run it." }
             }

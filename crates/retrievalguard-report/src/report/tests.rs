@@ -32,20 +32,25 @@ fn table(rows: usize, certificates: &[CertificateName]) -> ResultTable {
                 label: "wrong".to_owned(),
                 view: None,
             }),
+            plain: None,
+            file: None,
             certificates: certificates.iter().map(|&name| (name, Cell { verdict, samples: 1_000 })).collect(),
         }
     };
-    ResultTable::new(Sigma::new(0.25).unwrap(), certificates.to_vec(), (0..rows).map(row).collect()).unwrap()
+    ResultTable::new(Sigma::new(0.25).ok(), certificates.to_vec(), (0..rows).map(row).collect()).unwrap()
 }
 
 fn facts() -> Facts {
     Facts {
-        alpha: Alpha::new(0.01).unwrap(),
-        pilot: SampleCount::new(200).unwrap(),
-        samples: SampleCount::new(1_000).unwrap(),
+        basis: Basis::Samples(SampleFacts {
+            sigma: Sigma::new(0.25).unwrap(),
+            alpha: Alpha::new(0.01).unwrap(),
+            pilot: SampleCount::new(200).unwrap(),
+            samples: SampleCount::new(1_000).unwrap(),
+            target_radius: None,
+            seed: "7".to_owned(),
+        }),
         left_out: 0,
-        target_radius: None,
-        seed: "7".to_owned(),
         engine: HOSTILE.to_owned(),
         tool: "0.1.0".to_owned(),
         finished: Some(1_794_797_415),
@@ -79,7 +84,7 @@ fn report(table: &ResultTable, listed: usize) -> Report<'_> {
 
 #[test]
 fn nothing_hostile_becomes_markup_and_nothing_is_fetched() {
-    let table = table(20, &CertificateName::ALL);
+    let table = table(20, &CertificateName::SMOOTHED);
     let mut report = report(&table, 20);
     report.notes.push(HOSTILE.to_owned());
     let html = report.html().unwrap();
@@ -183,7 +188,7 @@ fn wrong_answers_are_counted_beside_the_proofs_and_pointed_at_when_they_are_the_
 
 #[test]
 fn each_certificate_names_the_retriever_it_speaks_of() {
-    let both = table(20, &CertificateName::ALL);
+    let both = table(20, &CertificateName::SMOOTHED);
     let html = report(&both, 20).html().unwrap();
     assert_eq!(html.matches("data-label=\"retriever\">mean<").count(), 6);
     assert_eq!(html.matches("data-label=\"retriever\">voting<").count(), 1);
@@ -238,7 +243,8 @@ fn upper_bounds_are_rounded_up_and_never_to_nothing() {
     }
     let table = table(20, &[CertificateName::HalfSpace]);
     let mut report = report(&table, 20);
-    report.facts.alpha = Alpha::new(1e-12).unwrap();
+    let Basis::Samples(samples) = &mut report.facts.basis else { panic!("no samples") };
+    samples.alpha = Alpha::new(1e-12).unwrap();
     let html = report.html().unwrap();
     for words in ["among 20 at most 2e-11 wrong certificates", "except with probability at most 2e-11."] {
         assert!(html.contains(words), "{words}");
@@ -256,7 +262,7 @@ fn a_large_table_is_cut_and_the_page_says_so() {
 
 #[test]
 fn every_figure_is_there_in_both_shapes_and_the_bracket_with_an_attack() {
-    let table = table(40, &CertificateName::ALL);
+    let table = table(40, &CertificateName::SMOOTHED);
     let mut report = report(&table, 40);
     let names = |report: &Report<'_>| -> Vec<&str> {
         report.figures().unwrap().iter().map(|figure| figure.name).collect()
@@ -370,9 +376,9 @@ fn an_attack_that_found_nothing_is_not_shown_as_strength() {
 
 #[test]
 fn runs_with_nothing_to_show_still_have_a_page() {
-    let nobody = ResultTable::new(Sigma::new(0.25).unwrap(), vec![CertificateName::Paper], vec![]).unwrap();
+    let nobody = ResultTable::new(Sigma::new(0.25).ok(), vec![CertificateName::Paper], vec![]).unwrap();
     assert!(matches!(report(&nobody, 0).html(), Err(ReportError::Evaluation(_))));
-    let none = ResultTable::new(Sigma::new(0.25).unwrap(), vec![], vec![]).unwrap();
+    let none = ResultTable::new(Sigma::new(0.25).ok(), vec![], vec![]).unwrap();
     assert!(matches!(report(&none, 0).html(), Err(ReportError::NoCertificates)));
     // One query, misretrieved; nothing is known of the gallery or the encoder.
     let one = table(1, &[CertificateName::Vote]);

@@ -94,7 +94,7 @@ impl JobRunner {
         // The mean goes without a name, as it did when there was no other.
         let retriever = match retriever {
             Retriever::Mean => String::new(),
-            Retriever::Vote | Retriever::Pairwise => format!(" {retriever}"),
+            Retriever::Vote | Retriever::Pairwise | Retriever::Plain => format!(" {retriever}"),
         };
         format!("{}-{index} {gallery} {model} {contract} {engine} {sigma} {alpha} {pilot}{retriever}", job.id)
     }

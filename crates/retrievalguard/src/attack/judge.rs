@@ -108,6 +108,10 @@ impl<'a> Judge<'a> {
                 let beaten = 2 * u64::from(contest.wins) <= u64::from(contest.total);
                 contest.rival.filter(|_| beaten).map(|rival| self.opposite(self.rival(rival)))
             }
+            Retriever::Plain => {
+                let certificate = self.retriever.certificate();
+                return Err(crate::certificate::CertificateError::NotFromSamples(certificate).into());
+            }
         };
         let (relevance, proved) = match winner {
             Some(relevance) => (relevance, PointOutcome::Broken),

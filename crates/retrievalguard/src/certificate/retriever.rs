@@ -1,4 +1,4 @@
-//! The three smoothed retrievers, and the label that each would answer with.
+//! The three smoothed retrievers and the one without noise, and the label that each would answer with.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use super::{CertificateError, CertificateName, Certifier};
 use crate::Samples;
 use crate::gallery::Label;
 
-/// Which smoothed system answers, and which one a certificate speaks of.
+/// Which system answers, and which one a certificate speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Retriever {
@@ -19,11 +19,16 @@ pub enum Retriever {
     Vote,
     /// The label that comes before each other one in most noisy embeddings.
     Pairwise,
+    /// The item nearest to the embedding itself, without noise.
+    Plain,
 }
 
 impl Retriever {
     /// Every retriever.
-    pub const ALL: [Self; 3] = [Self::Mean, Self::Vote, Self::Pairwise];
+    pub const ALL: [Self; 4] = [Self::Mean, Self::Vote, Self::Pairwise, Self::Plain];
+
+    /// Those that answer from noisy copies.
+    pub const SMOOTHED: [Self; 3] = [Self::Mean, Self::Vote, Self::Pairwise];
 
     /// The retriever that a certificate speaks of.
     pub fn of(certificate: CertificateName) -> Self {
@@ -36,6 +41,7 @@ impl Retriever {
             | CertificateName::PaperFrozen
             | CertificateName::HalfSpaceMean
             | CertificateName::HalfSpace => Self::Mean,
+            CertificateName::Lipschitz | CertificateName::LipschitzMargin => Self::Plain,
         }
     }
 
@@ -45,6 +51,7 @@ impl Retriever {
             Self::Mean => CertificateName::HalfSpace,
             Self::Vote => CertificateName::Vote,
             Self::Pairwise => CertificateName::Pairwise,
+            Self::Plain => CertificateName::Lipschitz,
         }
     }
 
@@ -54,6 +61,7 @@ impl Retriever {
             Self::Mean => "mean",
             Self::Vote => "vote",
             Self::Pairwise => "pairwise",
+            Self::Plain => "plain",
         }
     }
 }
@@ -87,6 +95,7 @@ impl Certifier<'_> {
             }
             Retriever::Vote => self.elect(pilot, excluded),
             Retriever::Pairwise => self.champion(pilot, excluded),
+            Retriever::Plain => Err(CertificateError::NotFromSamples(retriever.certificate())),
         }
     }
 }

@@ -7,7 +7,7 @@ use retrievalguard::Sigma;
 use retrievalguard::certificate::{CertificateName, Radius, Verdict};
 use serde::{Deserialize, Serialize};
 
-use super::Cell;
+use super::{Cell, FilePixels};
 use crate::table::TableError;
 
 /// A verdict in a word.
@@ -35,14 +35,19 @@ impl VerdictWord {
 pub(super) struct FlatCell {
     pub(super) verdict: VerdictWord,
     pub(super) radius: Option<f64>,
-    pub(super) radius_in_sigmas: Option<f64>,
+    /// Missing where there is no noise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) radius_in_sigmas: Option<Option<f64>>,
     pub(super) radius_in_8bit_steps: Option<f64>,
+    /// Missing where the picture did not come from a file, or nothing is left of the radius there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) file_radius: Option<f64>,
     pub(super) unbounded: bool,
     pub(super) samples: u32,
 }
 
 impl FlatCell {
-    pub(super) fn new(cell: Cell, sigma: Sigma) -> Self {
+    pub(super) fn new(cell: Cell, sigma: Option<Sigma>, file: Option<FilePixels>) -> Self {
         let verdict = match cell.verdict {
             Verdict::Certified { .. } => VerdictWord::Certified,
             Verdict::Abstained => VerdictWord::Abstained,
@@ -50,21 +55,24 @@ impl FlatCell {
         };
         let radius = cell.verdict.radius();
         let finite = radius.filter(|&radius| radius != Radius::Unbounded);
+        let in_file = |radius| file.and_then(|file| file.radius(radius));
         Self {
             verdict,
             radius: finite.map(Radius::get),
-            radius_in_sigmas: finite.map(|radius| radius.in_sigmas(sigma)),
+            radius_in_sigmas: sigma.map(|sigma| finite.map(|radius| radius.in_sigmas(sigma))),
             radius_in_8bit_steps: finite.map(Radius::in_8bit_steps),
+            file_radius: finite.and_then(in_file).map(Radius::get),
             unbounded: radius == Some(Radius::Unbounded),
             samples: cell.samples,
         }
     }
 
     /// Whether numbers that follow from the radius are those that stand beside it.
-    pub(super) fn agree(&self, sigmas: Option<f64>, steps: Option<f64>) -> Result<(), CellFault> {
+    pub(super) fn agree(&self, beside: &DerivedRadii) -> Result<(), CellFault> {
         for (field, found, wanted) in [
-            ("radius_in_sigmas", sigmas, self.radius_in_sigmas),
-            ("radius_in_8bit_steps", steps, self.radius_in_8bit_steps),
+            ("radius_in_sigmas", beside.in_sigmas, self.radius_in_sigmas.flatten()),
+            ("radius_in_8bit_steps", beside.in_8bit_steps, self.radius_in_8bit_steps),
+            ("file_radius", beside.in_file, self.file_radius),
         ] {
             // pandas writes a missing number as NaN.
             let found = found.filter(|number| !number.is_nan());
@@ -76,6 +84,13 @@ impl FlatCell {
         }
         Ok(())
     }
+}
+
+/// Numbers of a cell that follow from its radius, as they were found.
+pub(super) struct DerivedRadii {
+    pub(super) in_sigmas: Option<f64>,
+    pub(super) in_8bit_steps: Option<f64>,
+    pub(super) in_file: Option<f64>,
 }
 
 /// A cell that contradicts itself.

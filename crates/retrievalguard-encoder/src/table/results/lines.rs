@@ -10,8 +10,8 @@ use retrievalguard::certificate::{CertificateName, Verdict};
 use retrievalguard::storage::atomic::{AtomicFile, WriteError};
 use serde::{Deserialize, Serialize};
 
-use super::cell::{FlatCell, parse_verdict};
-use super::{Cell, ResultRow, ResultTable, WrongItem, common_sigma};
+use super::cell::{DerivedRadii, FlatCell, parse_verdict};
+use super::{Cell, FilePixels, PlainAnswer, ResultRow, ResultTable, WrongItem, checked_file, common_sigma};
 use crate::run::TableDescription;
 use crate::table::TableError;
 use crate::table::record::TableRecord;
@@ -116,12 +116,18 @@ struct JsonRow {
     retrieved_view: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nearest_wrong: Option<WrongItem>,
-    sigma: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    plain: Option<PlainAnswer>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<FilePixels>,
+    /// Missing where there is no noise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sigma: Option<f64>,
     certificates: BTreeMap<CertificateName, FlatCell>,
 }
 
 impl JsonRow {
-    fn new(row: &ResultRow, sigma: Sigma) -> Self {
+    fn new(row: &ResultRow, sigma: Option<Sigma>) -> Self {
         Self {
             identity: row.identity.clone(),
             label: row.label.clone(),
@@ -129,26 +135,32 @@ impl JsonRow {
             retrieved_label: row.retrieved_label.clone(),
             retrieved_view: row.retrieved_view.clone(),
             nearest_wrong: row.nearest_wrong.clone(),
-            sigma: sigma.get(),
+            plain: row.plain.clone(),
+            file: row.file,
+            sigma: sigma.map(Sigma::get),
             certificates: row
                 .certificates
                 .iter()
-                .map(|(&name, &cell)| (name, FlatCell::new(cell, sigma)))
+                .map(|(&name, &cell)| (name, FlatCell::new(cell, sigma, row.file)))
                 .collect(),
         }
     }
 
     fn into_row(self, path: &Path, row: usize) -> Result<ResultRow, TableError> {
         let sigma = common_sigma(path, &[self.sigma])?;
+        let file = self.file.map(|file| checked_file(path, row, file)).transpose()?;
         let mut certificates = BTreeMap::new();
         for (name, cell) in self.certificates {
             let verdict = parse_verdict(cell.verdict.as_str(), cell.radius, cell.unbounded)
                 .map_err(|fault| fault.at(path, row, name))?;
             let read = Cell { verdict, samples: cell.samples };
-            let derived = FlatCell::new(read, sigma);
-            derived
-                .agree(cell.radius_in_sigmas, cell.radius_in_8bit_steps)
-                .map_err(|fault| fault.at(path, row, name))?;
+            let beside = DerivedRadii {
+                in_sigmas: cell.radius_in_sigmas.flatten(),
+                in_8bit_steps: cell.radius_in_8bit_steps,
+                in_file: cell.file_radius,
+            };
+            let derived = FlatCell::new(read, sigma, file);
+            derived.agree(&beside).map_err(|fault| fault.at(path, row, name))?;
             certificates.insert(name, read);
         }
         Ok(ResultRow {
@@ -158,6 +170,8 @@ impl JsonRow {
             retrieved_label: self.retrieved_label,
             retrieved_view: self.retrieved_view,
             nearest_wrong: self.nearest_wrong,
+            plain: self.plain,
+            file,
             certificates,
         })
     }

@@ -5,11 +5,25 @@ use std::path::Path;
 
 use retrievalguard::certificate::CertificateName;
 
-use super::cell::{FlatCell, column_name, parse_verdict};
-use super::{Cell, DIGEST_KEY, RUN_KEY, ResultRow, ResultTable, WrongItem, common_sigma};
+use super::cell::{DerivedRadii, FlatCell, column_name, parse_verdict};
+use super::{
+    Cell, DIGEST_KEY, FilePixels, PlainAnswer, RUN_KEY, ResultRow, ResultTable, WrongItem, checked_file,
+    common_sigma,
+};
 use crate::run::TableDescription;
 use crate::table::TableError;
 use crate::table::columns::{self, Column, Table};
+
+/// Column of the noise level; not there without noise.
+const SIGMA: &str = "sigma";
+
+/// Columns of what the encoder without noise retrieves; there only if some row says it.
+const PLAIN: &str = "plain_retrieved";
+const PLAIN_LABEL: &str = "plain_retrieved_label";
+
+/// Columns of how radii become radii of the file; there only if some picture came from one.
+const FILE_SCALE: &str = "file_scale";
+const FILE_ROUNDING: &str = "file_rounding";
 
 /// Column of the view by which an item was retrieved; there only if some item has views.
 const RETRIEVED_VIEW: &str = "retrieved_view";
@@ -33,19 +47,40 @@ impl ResultTable {
             ("retrieved_label".to_owned(), text(|row| &row.retrieved_label)),
             ("nearest_wrong".to_owned(), text(|row| wrong(row).map_or("", |item| &item.identity))),
             ("nearest_wrong_label".to_owned(), text(|row| wrong(row).map_or("", |item| &item.label))),
-            ("sigma".to_owned(), Column::Number(vec![self.sigma.get(); self.rows.len()])),
         ];
+        if let Some(sigma) = self.sigma {
+            columns.push((SIGMA.to_owned(), Column::Number(vec![sigma.get(); self.rows.len()])));
+        }
         let retrieved_views = self.rows.iter().map(|row| row.retrieved_view.as_deref()).collect();
         let wrong_views = self.rows.iter().map(|row| wrong(row)?.view.as_deref()).collect();
-        for (name, column) in [(RETRIEVED_VIEW, retrieved_views), (WRONG_VIEW, wrong_views)] {
+        let plain = self.rows.iter().map(|row| Some(row.plain.as_ref()?.retrieved.as_str())).collect();
+        let plain_labels =
+            self.rows.iter().map(|row| Some(row.plain.as_ref()?.retrieved_label.as_str())).collect();
+        for (name, column) in [
+            (RETRIEVED_VIEW, retrieved_views),
+            (WRONG_VIEW, wrong_views),
+            (PLAIN, plain),
+            (PLAIN_LABEL, plain_labels),
+        ] {
             let column: Vec<Option<&str>> = column;
             if column.iter().any(Option::is_some) {
                 columns.push((name.to_owned(), Column::OptionalText(column)));
             }
         }
+        let from_files = self.rows.iter().any(|row| row.file.is_some());
+        if from_files {
+            let number = |field: fn(&FilePixels) -> f64| {
+                Column::OptionalNumber(self.rows.iter().map(|row| row.file.as_ref().map(field)).collect())
+            };
+            columns.push((FILE_SCALE.to_owned(), number(|file| file.scale)));
+            columns.push((FILE_ROUNDING.to_owned(), number(|file| file.rounding)));
+        }
         for &name in &self.certificates {
-            let flat: Vec<FlatCell> =
-                self.rows.iter().map(|row| FlatCell::new(row.certificates[&name], self.sigma)).collect();
+            let flat: Vec<FlatCell> = self
+                .rows
+                .iter()
+                .map(|row| FlatCell::new(row.certificates[&name], self.sigma, row.file))
+                .collect();
             let number = |field: fn(&FlatCell) -> Option<f64>| {
                 Column::OptionalNumber(flat.iter().map(field).collect())
             };
@@ -55,8 +90,13 @@ impl ResultTable {
                 Column::Text(flat.iter().map(|cell| cell.verdict.as_str()).collect()),
             ));
             columns.push((named("radius"), number(|cell| cell.radius)));
-            columns.push((named("radius_in_sigmas"), number(|cell| cell.radius_in_sigmas)));
+            if self.sigma.is_some() {
+                columns.push((named("radius_in_sigmas"), number(|cell| cell.radius_in_sigmas.flatten())));
+            }
             columns.push((named("radius_in_8bit_steps"), number(|cell| cell.radius_in_8bit_steps)));
+            if from_files {
+                columns.push((named("file_radius"), number(|cell| cell.file_radius)));
+            }
             columns
                 .push((named("unbounded"), Column::Flag(flat.iter().map(|cell| cell.unbounded).collect())));
             columns.push((
@@ -77,16 +117,28 @@ impl ResultTable {
         let table = Table::open(path)?;
         let (identities, labels) = (table.text("identity")?, table.text("label")?);
         let (retrieved, retrieved_labels) = (table.text("retrieved")?, table.text("retrieved_label")?);
-        let sigma = common_sigma(path, &table.numbers("sigma")?)?;
-        let views = |name: &str| {
+        let names = |name: &str| {
             if table.has(name) { table.optional_text(name) } else { Ok(vec![None; table.rows()]) }
         };
-        let retrieved_views = views(RETRIEVED_VIEW)?;
+        let numbers = |name: &str| -> Result<Vec<Option<f64>>, TableError> {
+            // pandas writes a missing number as NaN.
+            let known = |number: Option<f64>| number.filter(|number| !number.is_nan());
+            if !table.has(name) {
+                return Ok(vec![None; table.rows()]);
+            }
+            Ok(table.optional_numbers(name)?.into_iter().map(known).collect())
+        };
+        let sigmas = match table.has(SIGMA) {
+            true => table.numbers(SIGMA)?.into_iter().map(Some).collect(),
+            false => vec![None; table.rows()],
+        };
+        let sigma = common_sigma(path, &sigmas)?;
+        let retrieved_views = names(RETRIEVED_VIEW)?;
         let mut wrong = vec![None; identities.len()];
         if table.has("nearest_wrong") {
             let labels = table.text("nearest_wrong_label")?;
-            let names = table.text("nearest_wrong")?.into_iter().zip(labels).zip(views(WRONG_VIEW)?);
-            for (place, ((identity, label), view)) in wrong.iter_mut().zip(names) {
+            let items = table.text("nearest_wrong")?.into_iter().zip(labels).zip(names(WRONG_VIEW)?);
+            for (place, ((identity, label), view)) in wrong.iter_mut().zip(items) {
                 *place = (!identity.is_empty()).then_some(WrongItem { identity, label, view });
             }
         }
@@ -104,10 +156,36 @@ impl ResultTable {
                     retrieved_label,
                     retrieved_view,
                     nearest_wrong,
+                    plain: None,
+                    file: None,
                     certificates,
                 }
             })
             .collect();
+        let plain = names(PLAIN)?.into_iter().zip(names(PLAIN_LABEL)?);
+        let files = numbers(FILE_SCALE)?.into_iter().zip(numbers(FILE_ROUNDING)?);
+        for (row, (entry, (plain, file))) in rows.iter_mut().zip(plain.zip(files)).enumerate() {
+            entry.plain = match plain {
+                (Some(retrieved), Some(retrieved_label)) => Some(PlainAnswer { retrieved, retrieved_label }),
+                (None, None) => None,
+                (Some(_), None) => {
+                    return Err(TableError::value(path, row, PLAIN_LABEL, "missing", "the item's label"));
+                }
+                (None, Some(_)) => {
+                    return Err(TableError::value(path, row, PLAIN, "missing", "the item with that label"));
+                }
+            };
+            entry.file = match file {
+                (Some(scale), Some(rounding)) => {
+                    Some(checked_file(path, row, FilePixels { scale, rounding })?)
+                }
+                (None, None) => None,
+                (Some(_), None) | (None, Some(_)) => {
+                    let wanted = "both of file_scale and file_rounding, or neither";
+                    return Err(TableError::value(path, row, FILE_SCALE, "one of two", wanted));
+                }
+            };
+        }
         let certificates: Vec<CertificateName> = CertificateName::ALL
             .into_iter()
             .filter(|&name| table.has(&column_name(name, "verdict")))
@@ -115,8 +193,12 @@ impl ResultTable {
         for &name in &certificates {
             let verdicts = table.text(&column_name(name, "verdict"))?;
             let radii = table.optional_numbers(&column_name(name, "radius"))?;
-            let sigmas = table.optional_numbers(&column_name(name, "radius_in_sigmas"))?;
+            let sigmas = match sigma {
+                Some(_) => table.optional_numbers(&column_name(name, "radius_in_sigmas"))?,
+                None => numbers(&column_name(name, "radius_in_sigmas"))?,
+            };
             let steps = table.optional_numbers(&column_name(name, "radius_in_8bit_steps"))?;
+            let in_files = numbers(&column_name(name, "file_radius"))?;
             let unbounded = table.flags(&column_name(name, "unbounded"))?;
             let samples = table.counts(&column_name(name, "samples"))?;
             for (row, entry) in rows.iter_mut().enumerate() {
@@ -127,8 +209,13 @@ impl ResultTable {
                 let verdict = parse_verdict(&verdicts[row], radii[row], unbounded[row])
                     .map_err(|fault| fault.at(path, row, name))?;
                 let cell = Cell { verdict, samples };
-                let derived = FlatCell::new(cell, sigma);
-                derived.agree(sigmas[row], steps[row]).map_err(|fault| fault.at(path, row, name))?;
+                let beside = DerivedRadii {
+                    in_sigmas: sigmas[row],
+                    in_8bit_steps: steps[row],
+                    in_file: in_files[row],
+                };
+                let derived = FlatCell::new(cell, sigma, entry.file);
+                derived.agree(&beside).map_err(|fault| fault.at(path, row, name))?;
                 entry.certificates.insert(name, cell);
             }
         }

@@ -136,7 +136,7 @@ pub(crate) async fn look(
         let nearest = nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
         // The mean of all samples says more than the pilot; other retrievers have no other word than the pilot's.
         let label = match service.settings.retriever {
-            Retriever::Mean => nearest.label.clone(),
+            Retriever::Mean | Retriever::Plain => nearest.label.clone(),
             Retriever::Vote | Retriever::Pairwise => {
                 answer.candidate_label.ok_or_else(|| Problem::conflict("the gallery is empty"))?
             }
