@@ -70,7 +70,8 @@ impl Gallery {
         components: Components,
     ) -> PyResult<()> {
         let Held::Stored(stored) = &self.held else { return Ok(()) };
-        let queries = QuerySide { sigma, dimension, norm_bound, components, model: None, contract: None };
+        let queries =
+            QuerySide { sigma: Some(sigma), dimension, norm_bound, components, model: None, contract: None };
         stored.check_against(&self.name, &queries).map_err(|error| raised(&error))
     }
 }

@@ -12,7 +12,7 @@ use retrievalguard_encoder::dataset::{
 use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
     CertifyOptions, CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, OptionsError, PipelineError,
-    model_config_difference, sigma_for,
+    model_config_difference, noise_of,
 };
 use retrievalguard_encoder::views::view_set;
 
@@ -66,7 +66,8 @@ impl Pictures {
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Indexing {
-    sigma: f64,
+    /// None for embeddings without noise.
+    sigma: Option<f64>,
     samples: u32,
     seed: String,
     metric: String,
@@ -100,7 +101,7 @@ pub(crate) fn index<'py>(
     let request = IndexRequest {
         records: &records,
         embedder: &encoder.embedder,
-        sigma: parameters::sigma(indexing.sigma)?,
+        sigma: indexing.sigma.map(parameters::sigma).transpose()?,
         samples: indexing.samples,
         seed: parameters::seed(&indexing.seed)?,
         metric: parameters::metric(&indexing.metric)?,
@@ -189,6 +190,7 @@ pub(crate) fn ordered<T>(
             .map(|name| parameters::certificate(name))
             .collect::<PyResult<_>>()?,
         top_k: certifying.top_k,
+        mixtures: NonZeroUsize::MIN,
         target_radius: certifying.target_radius.map(parameters::target_radius).transpose()?,
         replan_bets: certifying.replan_bets,
         seed: parameters::seed(&certifying.seed)?,
@@ -212,7 +214,7 @@ pub(crate) fn ordered<T>(
     let stored = py.detach(|| StoredGallery::open(gallery)).map_err(|error| raised(&error))?;
     let queries = pictures.read(Role::Query)?;
     let gallery_name = gallery.display().to_string();
-    let sigma = sigma_for(given, stored.provenance(), &gallery_name).map_err(wrong)?;
+    let sigma = noise_of(given, stored.provenance());
     let request =
         options.request(sigma, &queries, &encoder.embedder, (&stored, &gallery_name)).map_err(wrong)?;
     let command = vec!["python".to_owned(), format!("retrievalguard.{name}")];
@@ -251,7 +253,7 @@ pub(crate) fn certify_pictures<'py>(
             retrievalguard_encoder::pipeline::certify(request, &journal, observer)
         })?;
         let report = report.map_err(|error| misfit(&error, &gallery, encoder))?;
-        let tables = Tables { recall_at_k: request.procedure.top_k > 1, ..Tables::default() };
+        let tables = Tables { recall_at_k: request.options.top_k > 1, ..Tables::default() };
         let inputs = Inputs::of(ordered.places.clone(), request.queries, &report);
         write_run(&out, &report, &inputs, tables).map_err(|error| raised(&error))?;
         Ok(Certified::new(report))

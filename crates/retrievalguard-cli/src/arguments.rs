@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use retrievalguard::certificate::{CertificateName, Retriever};
-use retrievalguard::storage::manifest::Provenance;
-use retrievalguard::{Components, Excess, Sigma};
+use retrievalguard::{Components, Excess};
 use retrievalguard_encoder::dataset::{Boxes, BrokenPictures, Format, NamedSplit, Role, Selected, Selection};
 #[cfg(feature = "train")]
 use retrievalguard_encoder::dataset::{Record, RecordSet};
@@ -18,7 +17,7 @@ use retrievalguard_encoder::engine::{
 use retrievalguard_encoder::model_config::ModelConfig;
 #[cfg(feature = "train")]
 use retrievalguard_encoder::picture::PictureLimits;
-use retrievalguard_encoder::pipeline::{self, OptionsError};
+use retrievalguard_encoder::pipeline::OptionsError;
 #[cfg(feature = "train")]
 use retrievalguard_encoder::work::{Stopped, Unobserved, WorkQueue};
 
@@ -33,7 +32,7 @@ pub(crate) fn up_to<const MOST: usize>(text: &str) -> Result<NonZeroUsize, Strin
 /// Which encoder runs, and on what.
 #[derive(Args, Debug)]
 pub(crate) struct EngineArgs {
-    /// Engine: onnxruntime or rten; onnxruntime if it is found, by default
+    /// Engine: onnxruntime, rten or double; onnxruntime if it is found, by default, and double without noise
     #[arg(long, help_heading = "Engine")]
     pub(crate) engine: Option<Engine>,
     /// onnxruntime's library, or the folder that holds it
@@ -66,6 +65,26 @@ impl EngineArgs {
         }
     }
 
+    /// Opens a model that is to be certified without noise: in double precision, whoever would run it otherwise.
+    pub(crate) fn open_double(
+        &self,
+        model: &Path,
+        model_config: Option<&Path>,
+        why: &str,
+    ) -> anyhow::Result<OnnxEmbedder> {
+        let other = self.engine.is_some_and(|engine| engine != Engine::Double);
+        let elsewhere = self.onnxruntime.is_some() || self.provider != Provider::Cpu;
+        for (flag, given) in [("--engine", other), ("--onnxruntime or --provider", elsewhere)] {
+            if given {
+                bail!(
+                    "{flag} chooses who computes in single precision, and {why}; wanted the engine double or none"
+                );
+            }
+        }
+        let options = EngineOptions { engine: Some(Engine::Double), ..self.options() };
+        Self::open_with(model, model_config, &options, |note| tell(format_args!("note: {note}")))
+    }
+
     /// Opens the model with its config and tells once what a person should know.
     pub(crate) fn open(&self, model: &Path, model_config: Option<&Path>) -> anyhow::Result<OnnxEmbedder> {
         self.open_telling(model, model_config, |note| tell(format_args!("note: {note}")))
@@ -76,6 +95,15 @@ impl EngineArgs {
         &self,
         model: &Path,
         model_config: Option<&Path>,
+        tell: impl Fn(&str),
+    ) -> anyhow::Result<OnnxEmbedder> {
+        Self::open_with(model, model_config, &self.options(), tell)
+    }
+
+    fn open_with(
+        model: &Path,
+        model_config: Option<&Path>,
+        options: &EngineOptions,
         tell: impl Fn(&str),
     ) -> anyhow::Result<OnnxEmbedder> {
         // Asked first: whoever misspells the model does not want to hear of its config.
@@ -89,7 +117,7 @@ impl EngineArgs {
             None => ModelConfig::for_model(model)?,
         };
         // Its errors begin with what is wrong with the model, and name it.
-        let embedder = OnnxEmbedder::open(model, config, &self.options())?;
+        let embedder = OnnxEmbedder::open(model, config, options)?;
         for notice in embedder.notices() {
             tell(notice);
         }
@@ -130,18 +158,23 @@ impl ModelArgs {
         Ok(embedder.with_components(components(self.non_negative)))
     }
 
+    /// Opens a model that is to be certified without noise.
+    pub(crate) fn open_double(&self, why: &str) -> anyhow::Result<OnnxEmbedder> {
+        refuse_noise(why, &[("--project", self.project), ("--non-negative", self.non_negative)])?;
+        self.engine.open_double(&self.model, self.contract.as_deref(), why)
+    }
+
     pub(crate) fn excess(&self) -> Excess {
         if self.project { Excess::Project } else { Excess::Refuse }
     }
 }
 
-/// The noise level that was given, or else that of the gallery.
-pub(crate) fn sigma_for(
-    given: Option<Sigma>,
-    provenance: &Provenance,
-    gallery: &Path,
-) -> anyhow::Result<Sigma> {
-    pipeline::sigma_for(given, provenance, &gallery.display().to_string()).map_err(in_flags)
+/// Refuses flags that say nothing where there is no noise; `given` says of each whether it was.
+pub(crate) fn refuse_noise(why: &str, given: &[(&str, bool)]) -> anyhow::Result<()> {
+    match given.iter().find(|(_, given)| *given) {
+        Some((flag, _)) => bail!("{flag} says nothing without noise, and {why}; wanted no {flag}"),
+        None => Ok(()),
+    }
 }
 
 /// Options that were refused, in the words of this command line.
@@ -247,18 +280,23 @@ impl DataArgs {
 
 /// `half-space,paper` or `all`.
 #[derive(Clone, Debug)]
-pub(crate) struct Certificates(pub(crate) Vec<CertificateName>);
+pub(crate) enum Certificates {
+    /// Every certificate that the kind of run has.
+    All,
+    /// These.
+    Named(Vec<CertificateName>),
+}
 
 impl std::str::FromStr for Certificates {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "all" {
-            return Ok(Self(CertificateName::SMOOTHED.to_vec()));
+            return Ok(Self::All);
         }
         let names: Result<Vec<CertificateName>, _> =
             text.split(',').map(|name| name.trim().parse::<CertificateName>()).collect();
-        names.map(Self).map_err(|error| format!("{error}, or all"))
+        names.map(Self::Named).map_err(|error| format!("{error}, or all"))
     }
 }
 
@@ -272,7 +310,7 @@ pub(crate) fn tell_skipped(skipped: &[(String, String)]) {
     }
 }
 
-/// Which smoothed retriever answers.
+/// Which retriever answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RetrieverArg {
     /// Search with the mean of the noisy embeddings
@@ -281,6 +319,8 @@ pub(crate) enum RetrieverArg {
     Vote,
     /// Compare the answer with every other label by itself: tens of samples decide
     Pairwise,
+    /// Search with the embedding itself: for encoders with a Lipschitz bound and galleries without noise
+    Plain,
 }
 
 impl From<RetrieverArg> for Retriever {
@@ -289,6 +329,7 @@ impl From<RetrieverArg> for Retriever {
             RetrieverArg::Mean => Self::Mean,
             RetrieverArg::Vote => Self::Vote,
             RetrieverArg::Pairwise => Self::Pairwise,
+            RetrieverArg::Plain => Self::Plain,
         }
     }
 }

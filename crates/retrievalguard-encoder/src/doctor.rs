@@ -61,6 +61,7 @@ pub fn doctor(options: &EngineOptions) -> DoctorReport {
                     report.attempts = library.attempts;
                 }
                 Runtime::Rten(attempts) => report.attempts = attempts,
+                Runtime::Double => {}
             }
         }
         Err(error) => {
@@ -86,7 +87,7 @@ fn advice(report: &DoctorReport, provider: Provider, nvidia: bool) -> Vec<String
             "install onnxruntime {wanted} or later with `python3 -m pip install onnxruntime`, \
              or leave the choice of the engine open"
         )),
-        Some(Engine::Onnxruntime) => {}
+        Some(Engine::Onnxruntime | Engine::Double) => {}
     }
     if nvidia && provider == Provider::Cpu {
         advice.push(

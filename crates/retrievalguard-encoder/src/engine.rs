@@ -33,6 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use retrievalguard::{Components, Embedder, EmbedderFailure, NormBound};
 
+use self::double::DoubleModel;
 use self::fit::{check_input, check_output};
 use self::onnxruntime::{Library, OnnxruntimeSession};
 use self::preparation::{Preparation, ZeroNorm, l2_normalise};
@@ -41,10 +42,12 @@ use self::trial::Trial;
 use crate::check::{EncoderCheck, Passes};
 use crate::graph::Model;
 use crate::graph::batch::{BatchReading, BatchSpec};
+use crate::graph::bound::{BoundReading, NetworkBound};
 use crate::model_config::ModelConfig;
 
 mod choice;
 mod discovery;
+mod double;
 mod error;
 mod fit;
 mod gradients;
@@ -68,6 +71,7 @@ type Consumer<'a> = dyn FnMut(&[usize], &[f32]) -> Result<(), EngineError> + 'a;
 enum Factory {
     Onnxruntime { library: Library, model: Checked, provider: Provider, output: String },
     Rten(RtenModel),
+    Double(DoubleModel),
 }
 
 /// The model that was read and checked; its file may be another by the time that a further session is made.
@@ -106,6 +110,7 @@ impl Factory {
                 Session::Onnxruntime(session)
             }
             Self::Rten(model) => Session::Rten(model.session()),
+            Self::Double(model) => Session::Double(model.clone()),
         };
         Ok(Slot { session, prepared: Vec::new() })
     }
@@ -115,6 +120,7 @@ impl Factory {
 enum Session {
     Onnxruntime(OnnxruntimeSession),
     Rten(RtenSession),
+    Double(DoubleModel),
 }
 
 /// A session and the buffer in which its input is prepared.
@@ -144,6 +150,7 @@ const FEWEST: usize = 2;
 
 /// An encoder in an ONNX file, run by onnxruntime or rten.
 pub struct OnnxEmbedder {
+    path: PathBuf,
     model_config: ModelConfig,
     facts: ModelFacts,
     report: EngineReport,
@@ -156,6 +163,8 @@ pub struct OnnxEmbedder {
     together: usize,
     preparation: Preparation,
     factory: Factory,
+    /// How fast it moves; asked only where it is evaluated in double precision.
+    bound: Option<BoundReading>,
     idle: Mutex<Vec<Slot>>,
 }
 
@@ -187,8 +196,12 @@ impl OnnxEmbedder {
         let preparation = Preparation::new(&config);
         let reading = reading(path, &model, input, &preparation, batch, &output.name)?;
         let checked = Checked::new(path, &model, &facts);
-        drop(model);
         let runtime = Runtime::choose(options)?;
+        let graph = |source| EngineError::Graph { model: path.to_owned(), source };
+        let bound = match runtime {
+            Runtime::Double => Some(BoundReading::of(&model, &config).map_err(graph)?),
+            Runtime::Onnxruntime(_) | Runtime::Rten(_) => None,
+        };
         let (report, mut notices) = (runtime.report(options.provider), runtime.notices());
         let factory = match runtime {
             Runtime::Onnxruntime(library) => Factory::Onnxruntime {
@@ -198,7 +211,15 @@ impl OnnxEmbedder {
                 output: output.name.clone(),
             },
             Runtime::Rten(_) => Factory::Rten(RtenModel::new(path, input, &output.name)?),
+            Runtime::Double => {
+                let way = (input, preparation.axes, output.name.as_str());
+                let evaluated = DoubleModel::new(path, &model, way, batch)?;
+                // Weights in other files were read again.
+                checked.still()?;
+                Factory::Double(evaluated)
+            }
         };
+        drop(model);
         let mut slot = factory.slot()?;
         let passes = match reading {
             BatchReading::Independent => Passes::Together,
@@ -224,6 +245,7 @@ impl OnnxEmbedder {
         let shape = config.picture_shape();
         let idle = Mutex::new(idle);
         Ok(Self {
+            path: path.to_owned(),
             model_config: config,
             facts,
             report,
@@ -236,6 +258,7 @@ impl OnnxEmbedder {
             together,
             preparation,
             factory,
+            bound,
             idle,
         })
     }
@@ -265,6 +288,31 @@ impl OnnxEmbedder {
     /// Why its embeddings are functions of single pictures; belongs to the description of every run.
     pub fn check(&self) -> &EncoderCheck {
         &self.check
+    }
+
+    /// How fast its embeddings move, proved from the weights; only for an encoder that is evaluated in double precision.
+    pub fn lipschitz(&self) -> Result<&NetworkBound, EngineError> {
+        let why = match &self.bound {
+            Some(BoundReading::Bounded(bound)) => return Ok(bound),
+            Some(unknown @ BoundReading::Unknown { .. }) => unknown.to_string(),
+            None => format!("{} computes in single precision, wanted the engine double", self.report),
+        };
+        Err(EngineError::NoBound { model: self.path.clone(), why })
+    }
+
+    /// The embedding of one picture in double precision, neither normalised nor rounded.
+    pub fn embed_double(&self, picture: &[f32]) -> Result<Vec<f64>, EngineError> {
+        let pixels = self.preparation.pixels;
+        if picture.len() != pixels {
+            let (pictures, embeddings, dimension) = (picture.len(), self.dimension, self.dimension);
+            return Err(EngineError::Slices { pictures, embeddings, pixels, dimension });
+        }
+        let Factory::Double(model) = &self.factory else {
+            return Err(self.lipschitz().map(|_| ()).expect_err("only this engine has a bound"));
+        };
+        let mut prepared = vec![0.0; pixels];
+        self.preparation.apply(picture, &mut prepared);
+        model.value(&prepared)
     }
 
     /// What a person should be told once, for instance that a slower engine had to be taken.
@@ -381,6 +429,7 @@ impl Slot {
         match &mut self.session {
             Session::Onnxruntime(session) => session.run(&shape, ready, consume),
             Session::Rten(session) => session.run(&shape, ready, consume),
+            Session::Double(session) => session.run(&shape, ready, consume),
         }
     }
 }

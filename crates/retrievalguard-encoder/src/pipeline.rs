@@ -10,6 +10,7 @@ mod certify;
 mod encoder_inputs;
 mod index;
 mod kept_samples;
+mod lipschitz;
 mod options;
 mod resumable;
 pub mod run_files;
@@ -28,19 +29,22 @@ use retrievalguard::views::ViewError;
 use retrievalguard::{ParameterError, SampleError, SmoothingError};
 
 pub(crate) use answer::relevance_of;
-pub use answer::{Answered, Query, QueryCertifier, Relevant, Sighting, uncertified};
+pub use answer::{Answered, Query, QueryCertifier, Relevant, Sighting, nearest_items, uncertified};
 pub use attack::{AttackReport, AttackRequest, AttackTarget, attack, begun_judge_seed};
 pub use certify::{
     CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, QueryAnswer, certify, check_gallery,
 };
 pub use encoder_inputs::{EncoderInputs, input_values};
 pub use index::{IndexReport, IndexRequest, index};
+pub use lipschitz::{PlainAnswered, PlainCertifier};
 pub use options::{
-    CertifyOptions, OptionsError, check_bets, check_cap, check_depth, check_kind, default_pilot, sigma_for,
+    CertifyOptions, OptionsError, check_bets, check_cap, check_depth, check_kind, default_pilot, noise_of,
+    usual_certificates,
 };
 pub use resumable::PictureOutcome;
 pub(crate) use resumable::ResumableRun;
 
+use crate::engine::EngineError;
 use crate::model_config::ModelConfig;
 use crate::picture::PictureError;
 use crate::run::DescriptionError;
@@ -76,6 +80,9 @@ pub enum PipelineError {
     /// The encoder failed or broke its promise.
     #[error(transparent)]
     Smoothing(#[from] SmoothingError),
+    /// The encoder failed, or has no bound.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
     /// More samples were asked for than memory may hold.
     #[error(transparent)]
     Samples(#[from] SampleError),

@@ -320,6 +320,7 @@ fn a_missing_library_is_an_error_or_an_announced_fallback() {
     // Nothing is asked for: whatever runs, falling back is never silent.
     let encoder = open("convolutional.onnx", &EngineOptions::default()).unwrap();
     match encoder.report().engine {
+        Engine::Double => panic!("nobody asked for it"),
         Engine::Rten => assert!(encoder.notices()[0].contains("no usable onnxruntime"), "{encoder:?}"),
         Engine::Onnxruntime => assert!(encoder.notices().is_empty(), "{encoder:?}"),
     }

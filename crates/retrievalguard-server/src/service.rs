@@ -49,7 +49,7 @@ impl Service {
         }
         let name = settings.gallery.display().to_string();
         let gallery = GalleryWriter::open(&settings.gallery, settings.read_only)?;
-        check_gallery(&gallery.current().to_directory().into(), &name, &embedder, settings.sigma)?;
+        check_gallery(&gallery.current().to_directory().into(), &name, &embedder, Some(settings.sigma))?;
         let scheduler = Scheduler::start(
             Arc::clone(&embedder) as Arc<dyn Embedder + Send + Sync>,
             settings.threads,

@@ -75,7 +75,7 @@ pub fn merge(
     let gallery = manifest.chunk.map(|_| gallery(store, &manifest)).transpose()?;
     if let Some(gallery) = &gallery {
         let side = QuerySide {
-            sigma: manifest.procedure()?.sigma,
+            sigma: manifest.run.sigma(),
             dimension: gallery.gallery().dimension(),
             norm_bound: gallery.provenance().norm_bound,
             components: manifest.run.encoder.components,

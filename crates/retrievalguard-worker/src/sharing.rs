@@ -8,6 +8,7 @@ use retrievalguard::storage::manifest::{FileRecord, GalleryDirectory};
 use retrievalguard::storage::sealed::seal;
 use retrievalguard_encoder::dataset::{BrokenPictures, DescribedPicture};
 use retrievalguard_encoder::pipeline::{CertifyPlan, CertifyRequest};
+use retrievalguard_encoder::run::Method;
 use retrievalguard_encoder::work::{Observer, WorkQueue};
 
 use crate::manifest::{GALLERY, GALLERY_FILES, MANIFEST, MODEL, MODEL_CONFIG, SHARED_FORMAT, picture_name};
@@ -34,7 +35,11 @@ pub fn share(
     sharing: Sharing<'_>,
     observer: &dyn Observer,
 ) -> Result<usize, WorkerError> {
-    if sharing.chunk.is_some() && request.procedure.target_radius.is_some() {
+    let target = match &request.method {
+        Method::Smoothed(smoothed) => smoothed.procedure.target_radius,
+        Method::Lipschitz(_) => None,
+    };
+    if sharing.chunk.is_some() && target.is_some() {
         return Err(WorkerError::ChunkedTarget);
     }
     let plan = CertifyPlan::new(request)?;

@@ -97,7 +97,7 @@ impl Tools {
         let gallery = whole.then(|| GalleryDirectory::read(&folder.join(GALLERY))).transpose()?;
         let gallery = gallery.map(StoredGallery::from);
         if let Some(gallery) = &gallery {
-            check_gallery(gallery, store.address(), &embedder, manifest.procedure()?.sigma)?;
+            check_gallery(gallery, store.address(), &embedder, manifest.run.sigma())?;
             manifest.check_gallery(store.address(), gallery)?;
         }
         Ok(Self { embedder, gallery })

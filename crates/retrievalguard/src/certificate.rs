@@ -73,6 +73,7 @@ pub(crate) use half_space::HalfSpacePlan;
 pub(crate) use half_space::weaker;
 pub use half_space::{Form, HalfSpaceOptions, HalfSpaceOutcome};
 pub use half_space_mean::half_space_mean_radius;
+pub(crate) use lipschitz::Findings;
 pub use lipschitz::{
     ConstantOrigin, Distance, LipschitzBound, LipschitzCertifier, LipschitzName, LipschitzOutcome, Mixtures,
     Threshold,

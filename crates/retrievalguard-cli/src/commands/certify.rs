@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::run_directory::{log_run, own_command};
 use super::{certify_embeddings, certify_samples};
 use crate::arguments::{
-    Certificates, DataArgs, EngineArgs, RetrieverArg, components, in_flags, sigma_for, tell_skipped,
+    Certificates, DataArgs, EngineArgs, RetrieverArg, components, in_flags, refuse_noise, tell_skipped,
 };
 use crate::progress::{Progress, tell};
 use anyhow::bail;
@@ -23,12 +23,13 @@ use retrievalguard::{
 };
 use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::graph::bound::{Above, NetworkBound};
 use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
     CertifyOptions, CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery,
-    model_config_difference,
+    model_config_difference, noise_of, usual_certificates,
 };
-use retrievalguard_encoder::run::Procedure;
+use retrievalguard_encoder::run::{LipschitzBounded, Method, Procedure, Smoothed};
 use retrievalguard_encoder::table::ResultTable;
 use retrievalguard_worker::{Notes, RunStore, Sharing, share};
 
@@ -63,37 +64,40 @@ pub(crate) struct CertifyArgs {
     /// Standard deviation of the noise, in pixels scaled to [0, 1]; that of the gallery by default
     #[arg(long, allow_negative_numbers = true, required_unless_present_any = ["gallery", "embeddings_file"])]
     pub(super) sigma: Option<Sigma>,
-    /// Probability that a certificate is wrong
-    #[arg(long, default_value = "0.01", allow_negative_numbers = true)]
-    alpha: Alpha,
+    /// Probability that a certificate is wrong, 0.01 by default
+    #[arg(long, allow_negative_numbers = true)]
+    alpha: Option<Alpha>,
     /// Share alpha over all queries, so that all certificates hold at once
     #[arg(long)]
     simultaneous: bool,
-    /// Certifying samples per query; the most that are drawn if --target-radius is given
-    #[arg(long, default_value = "1000")]
-    samples: SampleCount,
+    /// Certifying samples per query, 1000 by default; the most that are drawn if --target-radius is given
+    #[arg(long)]
+    samples: Option<SampleCount>,
     /// Pilot samples per query, on which every choice is made: 200, or 20 where they choose little (pairwise, and vote with
     /// --target-radius)
     #[arg(long)]
     pilot: Option<SampleCount>,
-    /// Certificates, separated by commas, or all; half-space by default
+    /// Certificates, separated by commas, or all; half-space by default, lipschitz and lipschitz-margin for a gallery without noise
     #[arg(long)]
     certificate: Option<Certificates>,
-    /// Certify this retriever: half-space for mean, vote, or pairwise
+    /// Certify this retriever: half-space for mean, vote, pairwise, or lipschitz for plain
     #[arg(long, value_enum, conflicts_with = "certificate")]
     retriever: Option<RetrieverArg>,
     /// Decide this radius with as few samples as possible (half-space, vote or pairwise)
     #[arg(long, value_name = "RADIUS", allow_negative_numbers = true)]
     target_radius: Option<TargetRadius>,
-    /// Radii for recall@1 to recall@K (half-space, and lipschitz of --embeddings-file)
+    /// Radii for recall@1 to recall@K (half-space, and lipschitz)
     #[arg(long, value_name = "K", default_value = "1")]
     pub(super) top_k: NonZeroUsize,
     /// Plan the bets of half-space again while samples come in: larger radii where the pilot is small, for more computing
     #[arg(long)]
     replan_bets: bool,
-    /// Seed of the noise, fixed before the queries are seen
-    #[arg(long, default_value = "0")]
-    seed: Seed,
+    /// How many right items may stand together against a wrong one, under lipschitz: 1 costs a percent or two of the radius
+    #[arg(long, value_name = "ITEMS")]
+    pub(super) mixtures: Option<NonZeroUsize>,
+    /// Seed of the noise, fixed before the queries are seen; 0 by default
+    #[arg(long)]
+    seed: Option<Seed>,
     /// Keep a query from finding itself: auto if queries and gallery are the same pictures
     #[arg(long, value_enum, default_value = "auto")]
     leave_one_out: LeaveOneOutArg,
@@ -139,27 +143,47 @@ enum LeaveOneOutArg {
 }
 
 impl CertifyArgs {
-    /// The certificates that are wanted.
-    pub(super) fn certificates(&self) -> Vec<CertificateName> {
+    /// The certificates that are wanted at this noise level, or without noise.
+    fn certificates(&self, sigma: Option<Sigma>) -> Vec<CertificateName> {
         match (&self.certificate, self.retriever) {
-            (Some(certificates), _) => certificates.0.clone(),
+            (Some(Certificates::Named(names)), _) => names.clone(),
+            (Some(Certificates::All), _) if sigma.is_some() => CertificateName::SMOOTHED.to_vec(),
             (None, Some(retriever)) => vec![Retriever::from(retriever).certificate()],
-            (None, None) => vec![CertificateName::HalfSpace],
+            (Some(Certificates::All), _) | (None, None) => usual_certificates(sigma),
         }
     }
 
+    /// Refuses flags about noise where there is none.
+    fn refuse_noise(&self, gallery: &Path) -> anyhow::Result<()> {
+        let given = [
+            ("--alpha", self.alpha.is_some()),
+            ("--simultaneous", self.simultaneous),
+            ("--samples", self.samples.is_some()),
+            ("--pilot", self.pilot.is_some()),
+            ("--target-radius", self.target_radius.is_some()),
+            ("--replan-bets", self.replan_bets),
+            ("--seed", self.seed.is_some()),
+            ("--keep-samples", self.keep_samples.is_some()),
+            ("--chunk", self.chunk.is_some()),
+            ("--project", self.project),
+            ("--non-negative", self.non_negative),
+        ];
+        refuse_noise(&no_noise(gallery), &given)
+    }
+
     /// The flags as everybody's options.
-    pub(super) fn options(&self) -> CertifyOptions {
+    pub(super) fn options(&self, sigma: Option<Sigma>) -> CertifyOptions {
         CertifyOptions {
-            alpha: self.alpha,
+            alpha: self.alpha.unwrap_or_else(usual_alpha),
             simultaneous: self.simultaneous,
             pilot: self.pilot,
-            samples: self.samples,
-            certificates: self.certificates(),
+            samples: self.samples.unwrap_or_else(usual_samples),
+            certificates: self.certificates(sigma),
             top_k: self.top_k.get(),
+            mixtures: self.mixtures.unwrap_or(NonZeroUsize::MIN),
             target_radius: self.target_radius,
             replan_bets: self.replan_bets,
-            seed: self.seed,
+            seed: self.seed.unwrap_or(Seed::new(0)),
             leave_one_out: match self.leave_one_out {
                 LeaveOneOutArg::Auto => LeaveOneOut::Auto,
                 LeaveOneOutArg::Always => LeaveOneOut::Always,
@@ -186,12 +210,23 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     else {
         bail!("wanted pictures with --gallery and --model, or --samples-file, or --embeddings-file")
     };
-    let options = arguments.options();
-    options.check().map_err(in_flags)?;
     let stored = StoredGallery::open(gallery)?;
-    let sigma = sigma_for(arguments.sigma, stored.provenance(), gallery)?;
-    let embedder = arguments.engine.open(model, arguments.contract.as_deref())?;
-    let embedder = embedder.with_components(components(arguments.non_negative));
+    let sigma = noise_of(arguments.sigma, stored.provenance());
+    let options = arguments.options(sigma);
+    options.check().map_err(in_flags)?;
+    let embedder = match sigma {
+        Some(_) if arguments.mixtures.is_some() => {
+            bail!("--mixtures is for lipschitz, which needs no noise; wanted none beside a noise level")
+        }
+        Some(_) => {
+            let embedder = arguments.engine.open(model, arguments.contract.as_deref())?;
+            embedder.with_components(components(arguments.non_negative))
+        }
+        None => {
+            arguments.refuse_noise(gallery)?;
+            arguments.engine.open_double(model, arguments.contract.as_deref(), &no_noise(gallery))?
+        }
+    };
     let selected = arguments.data.read(queries, Role::Query)?;
     let unknown = stored.provenance().gaps();
     if !unknown.is_empty() {
@@ -301,9 +336,54 @@ pub(super) fn tell_resumed(report: &CertifyReport) {
     }
 }
 
+/// Why there is no noise.
+pub(super) fn no_noise(gallery: &Path) -> String {
+    format!("gallery `{}` has no noise level", gallery.display())
+}
+
+/// Probability that a certificate is wrong, unless the user says another.
+pub(super) fn usual_alpha() -> Alpha {
+    Alpha::new(0.01).expect("a probability")
+}
+
+/// Certifying samples per query, unless the user says how many.
+pub(super) fn usual_samples() -> SampleCount {
+    SampleCount::new(1_000).expect("a number above zero")
+}
+
+/// What a run without noise rests on, and what it takes.
+fn print_bound(request: &CertifyRequest<'_>, bounded: &LipschitzBounded) -> anyhow::Result<()> {
+    tell(format_args!(
+        "plan: {} queries against {} items, one pass each in double precision, no noise: what is certified holds always",
+        request.queries.len(),
+        request.gallery.gallery().item_count()
+    ));
+    let NetworkBound { constant, layers, .. } = &bounded.lipschitz;
+    tell(format_args!(
+        "plan: embeddings move at most {:.9} times as fast as pictures, by {} operators of the graph",
+        Above(*constant),
+        layers.len()
+    ));
+    let pixels = vec![0.5; request.embedder.input_len()];
+    let start = Instant::now();
+    request.embedder.embed_double(&pixels)?;
+    let seconds = start.elapsed().as_secs_f64() * request.queries.len() as f64;
+    let threads = request.options.threads.get().min(request.queries.len()) as f64;
+    tell(format_args!(
+        "plan: {} encoder calls, about {}",
+        request.queries.len(),
+        duration(seconds / threads)
+    ));
+    Ok(())
+}
+
 /// Largest radius attainable, encoder calls and time, before anything is drawn.
 pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
-    let CertifyRequest { embedder, procedure, .. } = request;
+    let smoothed = match &request.method {
+        Method::Smoothed(smoothed) => smoothed,
+        Method::Lipschitz(bounded) => return print_bound(request, bounded),
+    };
+    let (embedder, procedure) = (request.embedder, &smoothed.procedure);
     let queries = request.queries.len() as u64;
     let mut ceiling =
         Ceiling::new(procedure.sigma, procedure.alpha, embedder.norm_bound(), embedder.dimension());
@@ -337,7 +417,7 @@ pub(super) fn print_plan(request: &CertifyRequest<'_>) -> anyhow::Result<()> {
     }
     print_decision_cost(procedure);
     let calls = queries * (u64::from(pilot) + u64::from(procedure.samples.get()));
-    let rate = speed(request)?;
+    let rate = speed(request, smoothed)?;
     tell(format_args!("plan: at most {calls} encoder calls, about {}", duration(calls as f64 / rate)));
     Ok(())
 }
@@ -365,10 +445,10 @@ fn print_decision_cost(procedure: &Procedure) {
 }
 
 /// Noisy embeddings per second, measured on a grey picture.
-fn speed(request: &CertifyRequest<'_>) -> anyhow::Result<f64> {
+fn speed(request: &CertifyRequest<'_>, smoothed: &Smoothed) -> anyhow::Result<f64> {
     let pixels = vec![0.5; request.embedder.input_len()];
     let picture = Picture { identity: "speed", pixels: &pixels };
-    let smoother = Smoother::new(request.embedder, request.procedure.sigma, request.options.seed)
+    let smoother = Smoother::new(request.embedder, smoothed.procedure.sigma, smoothed.seed)
         .excess(Excess::Project)
         .batch(request.options.batch)
         .threads(request.options.threads);
@@ -400,13 +480,16 @@ pub(super) fn print_rows(report: &CertifyReport, folder: &Path, out: &mut dyn Wr
         let finite: f64 =
             verdicts().filter_map(Verdict::radius).map(Radius::get).filter(|radius| radius.is_finite()).sum();
         let samples: u64 = table.rows().iter().map(|row| u64::from(row.certificates[&name].samples)).sum();
+        let cost = match name.lipschitz() {
+            Some(_) => format!("{} passes, holds always", table.rows().len()),
+            None => format!("{samples} samples"),
+        };
         writeln!(
             out,
-            "{name:<16} {}, mean radius over all queries {}, {} samples",
+            "{name:<16} {}, mean radius over all queries {}, {cost}",
             Counts::of(verdicts()),
             // The sum of no numbers is a negative zero.
             round_down(finite.max(0.0) / table.rows().len() as f64, 4),
-            samples
         )?;
     }
     writeln!(out, "{}", folder.join("certificates.parquet").display())?;

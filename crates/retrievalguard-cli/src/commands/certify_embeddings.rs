@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use retrievalguard::certificate::{
-    ConstantOrigin, LipschitzBound, LipschitzCertifier, LipschitzName, LipschitzOutcome, Radius, Verdict,
+    ConstantOrigin, LipschitzBound, LipschitzCertifier, LipschitzName, LipschitzOutcome, Mixtures, Radius,
+    Verdict,
 };
 use retrievalguard::evaluation::Guarantee;
 use retrievalguard::gallery::{Gallery, Metric, Positives, Relevance};
@@ -105,7 +106,9 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
          computes a constant from a model's weights",
         own.forward_error
     ));
-    let certifier = LipschitzCertifier::new(&gallery, bound).top_k(arguments.top_k);
+    let certifier = LipschitzCertifier::new(&gallery, bound)
+        .top_k(arguments.top_k)
+        .mixtures(arguments.mixtures.map_or(Mixtures::One, Mixtures::UpTo));
     for (position, embedding) in embeddings.chunks_exact(gallery.dimension()).enumerate() {
         let answer = Answer::new(&certifier, embedding, labels.get(position).map(String::as_str))
             .with_context(|| format!("query {position} of `{}` cannot be certified", path.display()))?;

@@ -104,8 +104,17 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     let excess = if arguments.project { Excess::Project } else { Excess::Refuse };
     let components = components(arguments.non_negative);
     let outputs = if files.discrete { Outputs::Discrete } else { Outputs::Continuous };
-    let procedure = arguments.options().procedure(sigma, samples.len()).map_err(in_flags)?;
-    arguments.options().check().map_err(in_flags)?;
+    if arguments.mixtures.is_some() {
+        bail!("--mixtures is for lipschitz, wanted none beside --samples-file");
+    }
+    let options = arguments.options(Some(sigma));
+    options.check().map_err(in_flags)?;
+    if let Some(name) = options.certificates.iter().find(|name| name.lipschitz().is_some()) {
+        bail!(
+            "{name} is computed from one embedding per query, wanted --embeddings-file instead of --samples-file"
+        );
+    }
+    let procedure = options.procedure(sigma, samples.len()).map_err(in_flags)?;
     let procedure = Procedure { top_k: 1, target_radius: None, ..procedure };
     let certifier = QueryCertifier::new(&procedure, &gallery).gallery_samples(files.gallery_samples);
     let single = samples.len() == 1;

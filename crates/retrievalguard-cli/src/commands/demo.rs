@@ -139,6 +139,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
         samples: arguments.samples,
         certificates: CertificateName::SMOOTHED.to_vec(),
         top_k: 1,
+        mixtures: NonZeroUsize::MIN,
         target_radius: None,
         replan_bets: false,
         seed: Seed::new(0),
@@ -150,7 +151,7 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
         batch: arguments.engine.batch,
     };
     let name = paths.gallery.display().to_string();
-    let request = options.request(arguments.sigma, &selected, &embedder, (&gallery, &name))?;
+    let request = options.request(Some(arguments.sigma), &selected, &embedder, (&gallery, &name))?;
     print_plan(&request)?;
     let started = Instant::now();
     let progress = Progress::new("certifying");
@@ -291,7 +292,7 @@ fn gallery(
     let request = IndexRequest {
         records: &records,
         embedder,
-        sigma: arguments.sigma,
+        sigma: Some(arguments.sigma),
         samples: GALLERY_SAMPLES,
         seed: Seed::new(0),
         metric: Metric::Euclidean,

@@ -3,14 +3,15 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use retrievalguard::certificate::{
     CertificateName, Explanation, Outcome, Radius, Retriever, StepValue, Verdict, statement_in_words,
 };
+use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Picture, Smoother};
 use retrievalguard_encoder::engine::OnnxEmbedder;
-use retrievalguard_encoder::pipeline::{Query, QueryCertifier, Relevant};
-use retrievalguard_encoder::run::Procedure;
+use retrievalguard_encoder::pipeline::{PlainCertifier, Query, QueryCertifier, Relevant};
+use retrievalguard_encoder::run::{LipschitzBounded, Method, Procedure, Smoothed};
 use retrievalguard_encoder::table::ResultRow;
 use serde_json::json;
 
@@ -48,22 +49,23 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
     let name = certificate_of(&run, arguments.certificate)?;
     let stored = run.gallery()?;
     let embedder = run.encoder(&arguments.engine)?;
-    let smoothed = run.description.smoothed()?;
     let records = run.records()?;
     let record = &records[position];
     let pixels = pixels_of(record, &embedder)?;
     let picture = Picture { identity: &record.identity, pixels: &pixels };
-    let smoother = Smoother::new(&embedder, smoothed.procedure.sigma, smoothed.seed)
-        .excess(smoothed.excess())
-        .batch(arguments.engine.batch)
-        .threads(arguments.engine.threads());
-    // A run with a target radius has tested that one while samples came in, so that test alone says what was proved.
-    let procedure = Procedure { certificates: vec![name], top_k: 1, ..smoothed.procedure.clone() };
-    let certifier = QueryCertifier::stored(&procedure, &stored);
     let excluded = run.excluded(&record.identity);
     let query = Query { relevant: Relevant::Label(&record.label), excluded };
-    let draw = |stage, range| Ok(smoother.samples(&picture, stage, range)?);
-    let again = certifier.answer(&query, draw, anyhow::Error::from)?.outcomes.remove(0);
+    let again = match &run.description.method {
+        Method::Smoothed(smoothed) => {
+            draw_again(arguments, (&embedder, &stored), smoothed, name, &query, &picture)?
+        }
+        Method::Lipschitz(bounded) => {
+            let bounded = LipschitzBounded { certificates: vec![name], ..bounded.clone() };
+            let certifier = PlainCertifier::stored(&bounded, &stored)?;
+            let found = certifier.answer_picture(&query, &embedder, (&record.identity, &pixels))?;
+            found.answered.outcomes.into_iter().next().context("the run has no certificates")?
+        }
+    };
     let repeated = compare(&run, row, &again, &embedder)?;
     // What the run has proved is in its table; the samples drawn again can only show why.
     let recorded = row.certificates[&name];
@@ -96,6 +98,26 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
         )?;
     }
     print_steps(&outcome.explain, out)
+}
+
+/// Draws the samples of one query once more and certifies them.
+fn draw_again(
+    arguments: &ExplainArgs,
+    (embedder, stored): (&OnnxEmbedder, &StoredGallery),
+    smoothed: &Smoothed,
+    name: CertificateName,
+    query: &Query<'_>,
+    picture: &Picture<'_>,
+) -> anyhow::Result<Outcome> {
+    let smoother = Smoother::new(embedder, smoothed.procedure.sigma, smoothed.seed)
+        .excess(smoothed.excess())
+        .batch(arguments.engine.batch)
+        .threads(arguments.engine.threads());
+    // A run with a target radius has tested that one while samples came in, so that test alone says what was proved.
+    let procedure = Procedure { certificates: vec![name], top_k: 1, ..smoothed.procedure.clone() };
+    let certifier = QueryCertifier::stored(&procedure, stored);
+    let draw = |stage, range| Ok(smoother.samples(picture, stage, range)?);
+    Ok(certifier.answer(query, draw, anyhow::Error::from)?.outcomes.remove(0))
 }
 
 /// Whether samples drawn again give the verdict that the run has recorded.
@@ -140,7 +162,8 @@ fn compare(
     let same = cell.verdict == outcome.verdict;
     if embedder.report().to_string() != run.description.encoder.engine {
         run.tell_engine(embedder);
-        let adaptive = run.description.smoothed()?.procedure.target_radius.is_some();
+        let adaptive =
+            run.description.smoothed().is_ok_and(|smoothed| smoothed.procedure.target_radius.is_some());
         let exactly = same && cell.samples == outcome.samples && shows_its_numbers(outcome, adaptive);
         return Ok(if exactly { Repeated::Exactly } else { Repeated::Otherwise });
     }
@@ -161,7 +184,7 @@ fn compare(
 /// the radius that it was given, and those of a vote and of pairwise comparisons follow from counts.
 fn shows_its_numbers(outcome: &Outcome, adaptive: bool) -> bool {
     let computed = matches!(outcome.verdict.radius(), Some(Radius::Finite(_)));
-    computed && !adaptive && Retriever::of(outcome.name) == Retriever::Mean
+    computed && !adaptive && matches!(Retriever::of(outcome.name), Retriever::Mean | Retriever::Plain)
 }
 
 fn print(
@@ -183,18 +206,30 @@ fn print(
         Some(rule) => writeln!(out, "certificate   {}, {rule}", outcome.name)?,
         None => writeln!(out, "certificate   {}", outcome.name)?,
     }
-    let Procedure { alpha, sigma, target_radius, .. } = run.description.smoothed()?.procedure;
+    let procedure = run.description.smoothed().ok().map(|smoothed| &smoothed.procedure);
     match outcome.verdict {
         Verdict::Certified { radius: Radius::Unbounded } => {
             writeln!(out, "verdict       certified: no perturbation of any size changes the label")?;
         }
-        Verdict::Certified { radius } => writeln!(
-            out,
-            "verdict       certified: no perturbation with an l2 norm below {radius} ({:.3} sigma) changes the label,\n\
-             \x20             except with probability {alpha} over the noise",
-            radius.in_sigmas(sigma)
-        )?,
-        Verdict::Abstained => match target_radius {
+        Verdict::Certified { radius } => match procedure {
+            Some(Procedure { alpha, sigma, .. }) => writeln!(
+                out,
+                "verdict       certified: no perturbation with an l2 norm below {radius} ({:.3} sigma) changes the label,\n\
+                 \x20             except with probability {alpha} over the noise",
+                radius.in_sigmas(*sigma)
+            )?,
+            None => writeln!(
+                out,
+                "verdict       certified: no perturbation with an l2 norm below {radius} changes the label, always"
+            )?,
+        },
+        Verdict::Abstained if procedure.is_none() => {
+            writeln!(
+                out,
+                "verdict       abstained: the label is right, but rounding takes what little there is to prove"
+            )?;
+        }
+        Verdict::Abstained => match procedure.and_then(|procedure| procedure.target_radius) {
             Some(target) => writeln!(
                 out,
                 "verdict       abstained: the label is right, but {} samples do not prove the radius {target}",
@@ -284,6 +319,7 @@ mod tests {
             (CertificateName::HalfSpace, Verdict::Misretrieved, false, false),
             (CertificateName::Vote, finite, false, false),
             (CertificateName::Pairwise, finite, false, false),
+            (CertificateName::Lipschitz, finite, false, true),
         ] {
             let outcome = Outcome { name, verdict, samples: 100, explain: Explanation::default() };
             assert_eq!(shows_its_numbers(&outcome, adaptive), shows, "{name} {verdict:?} {adaptive}");

@@ -1,24 +1,29 @@
 //! `retrievalguard query`: one picture in, the retrieved items and a guarantee out.
 
+mod plain;
+
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use retrievalguard::certificate::{Outcome, Radius, Verdict};
+use retrievalguard::gallery::Neighbour;
 use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard::{Alpha, Embedder, Picture, SampleCount, Samples, Seed, Sigma, Smoother, TargetRadius};
+use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{
     Answered, Query, QueryCertifier, Relevant, check_cap, check_gallery, check_kind, default_pilot,
-    input_values,
+    input_values, noise_of,
 };
 use retrievalguard_encoder::run::{Procedure, Retriever};
+use retrievalguard_encoder::table::FilePixels;
 use retrievalguard_server::secret_seed;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::certify::with_config_difference;
+use super::certify::{usual_alpha, usual_samples, with_config_difference};
 use super::certify_samples::words;
-use crate::arguments::{ModelArgs, RetrieverArg, sigma_for};
+use crate::arguments::{ModelArgs, RetrieverArg};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -34,22 +39,25 @@ pub(crate) struct QueryArgs {
     /// Standard deviation of the noise, in pixels scaled to [0, 1]; that of the gallery by default
     #[arg(long, allow_negative_numbers = true)]
     sigma: Option<Sigma>,
-    /// Probability that the answer's guarantee is wrong
-    #[arg(long, default_value = "0.01", allow_negative_numbers = true)]
-    alpha: Alpha,
-    /// Certifying samples; the most that are drawn if --target-radius is given
-    #[arg(long, default_value = "1000")]
-    samples: SampleCount,
+    /// Probability that the answer's guarantee is wrong, 0.01 by default
+    #[arg(long, allow_negative_numbers = true)]
+    alpha: Option<Alpha>,
+    /// Certifying samples, 1000 by default; the most that are drawn if --target-radius is given
+    #[arg(long)]
+    samples: Option<SampleCount>,
     /// Pilot samples, on which the label is chosen: 200, or 20 where they choose little (pairwise, and vote with
     /// --target-radius)
     #[arg(long)]
     pilot: Option<SampleCount>,
-    /// Which smoothed retriever answers
-    #[arg(long, value_enum, default_value = "pairwise")]
-    retriever: RetrieverArg,
+    /// Which retriever answers: pairwise by default, plain for a gallery without noise
+    #[arg(long, value_enum)]
+    retriever: Option<RetrieverArg>,
     /// Stop as soon as this radius is certified, or out of reach
     #[arg(long, value_name = "RADIUS", allow_negative_numbers = true)]
     target_radius: Option<TargetRadius>,
+    /// Call an item a match only within this l2 distance of embeddings; for a gallery without noise
+    #[arg(long, value_name = "DISTANCE", value_parser = distance)]
+    within: Option<f64>,
     /// How many items to show
     #[arg(long, default_value = "5")]
     top_k: usize,
@@ -64,16 +72,26 @@ pub(crate) struct QueryArgs {
 }
 
 pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let retriever = Retriever::from(arguments.retriever);
+    let stored = StoredGallery::open(&arguments.gallery)?;
+    let Some(sigma) = noise_of(arguments.sigma, stored.provenance()) else {
+        return plain::run(arguments, &stored, out);
+    };
+    if arguments.within.is_some() {
+        bail!("--within is for galleries without noise, found sigma {sigma}; wanted no --within");
+    }
+    let retriever = Retriever::from(arguments.retriever.unwrap_or(RetrieverArg::Pairwise));
+    if retriever == Retriever::Plain {
+        bail!("the plain retriever has no noise, found sigma {sigma}; wanted mean, vote or pairwise");
+    }
+    let alpha = arguments.alpha.unwrap_or_else(usual_alpha);
+    let samples = arguments.samples.unwrap_or_else(usual_samples);
     let certificates = vec![retriever.certificate()];
     let pilot = arguments.pilot.unwrap_or_else(|| default_pilot(&certificates, arguments.target_radius));
-    let stored = StoredGallery::open(&arguments.gallery)?;
-    let sigma = sigma_for(arguments.sigma, stored.provenance(), &arguments.gallery)?;
     let procedure = Procedure {
         sigma,
-        alpha: arguments.alpha,
+        alpha,
         pilot,
-        samples: arguments.samples,
+        samples,
         certificates,
         top_k: 1,
         target_radius: arguments.target_radius,
@@ -84,16 +102,13 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         .map_err(|error| anyhow!(error.as_flags()))?;
     let embedder = arguments.model.open()?;
     let name = arguments.gallery.display().to_string();
-    let checked = check_gallery(&stored, &name, &embedder, sigma);
+    let checked = check_gallery(&stored, &name, &embedder, Some(sigma));
     checked.map_err(|error| with_config_difference(error, &arguments.gallery, &embedder))?;
-    for count in [pilot, arguments.samples] {
+    for count in [pilot, samples] {
         Samples::check_memory(count.get(), embedder.dimension())?;
     }
     let identity = arguments.picture.display().to_string();
-    let picture = RgbPicture::from_path(&arguments.picture, &PictureLimits::default())?;
-    let file = embedder.model_config().file_pixels(&picture);
-    let prepared = embedder.model_config().preparation().apply(&identity, &picture)?;
-    let pixels = input_values(embedder.model_config(), &identity, prepared)?;
+    let (pixels, file) = pixels_of(arguments, &embedder)?;
     // The seed is drawn after the picture is here, so that nobody could aim at the noise.
     let seed = arguments.seed.map_or_else(secret_seed, Ok)?;
     let smoother = Smoother::new(&embedder, sigma, seed)
@@ -117,30 +132,15 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     let file_radius =
         file.zip(verdict.radius().filter(|_| answered)).and_then(|(file, radius)| file.radius(radius));
     let again = match arguments.seed {
-        None => format!("asking again draws other noise and is a new attempt at {}", arguments.alpha),
+        None => format!("asking again draws other noise and is a new attempt at {alpha}"),
         Some(_) => format!(
-            "another --seed is a new attempt at {}; the same one after the gallery or a setting was changed in view of this \
-             answer proves nothing",
-            arguments.alpha
+            "another --seed is a new attempt at {alpha}; the same one after the gallery or a setting was changed in view of this \
+             answer proves nothing"
         ),
     };
     if arguments.json {
-        let items = nearest
-            .iter()
-            .map(|item| {
-                let mut shown = json!({
-                    "row": item.row,
-                    "identity": gallery.identity(item.row)?,
-                    "label": gallery.label_name(gallery.label(item.row)),
-                    "distance": item.squared_distance.sqrt(),
-                    "path": stored.picture_path(item.row)?,
-                });
-                if let Some(view) = gallery.view(item.row) {
-                    shown["view"] = json!(view);
-                }
-                Ok(shown)
-            })
-            .collect::<anyhow::Result<Vec<_>>>()?;
+        let items =
+            nearest.iter().map(|item| item_json(&stored, item)).collect::<anyhow::Result<Vec<_>>>()?;
         let value = json!({
             "label": label.filter(|_| answered),
             "candidate_label": label,
@@ -152,7 +152,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             "samples": samples,
             "pilot": pilot,
             "sigma": sigma,
-            "alpha": arguments.alpha,
+            "alpha": alpha,
             "asking_again": again,
             "rule": rule,
             "items": items,
@@ -172,8 +172,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             let rule = rule.map_or(String::new(), |rule| format!(", {rule} rule"));
             writeln!(
                 out,
-                "except with probability {} over the noise ({retriever} retriever, {samples} samples{rule})",
-                arguments.alpha
+                "except with probability {alpha} over the noise ({retriever} retriever, {samples} samples{rule})"
             )?;
             if let Some((file, radius)) = file.zip(verdict.radius()) {
                 writeln!(out, "{}", file.statement(radius))?;
@@ -186,7 +185,46 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         )?,
     }
     writeln!(out, "{again}")?;
-    for item in &nearest {
+    print_items(&stored, &nearest, out)
+}
+
+fn distance(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "wanted a finite number above 0".to_owned())
+}
+
+/// The picture as the encoder takes it, and how far that moves with the pixels of the file.
+fn pixels_of(
+    arguments: &QueryArgs,
+    embedder: &OnnxEmbedder,
+) -> anyhow::Result<(Vec<f32>, Option<FilePixels>)> {
+    let identity = arguments.picture.display().to_string();
+    let picture = RgbPicture::from_path(&arguments.picture, &PictureLimits::default())?;
+    let config = embedder.model_config();
+    let prepared = config.preparation().apply(&identity, &picture)?;
+    Ok((input_values(config, &identity, prepared)?, config.file_pixels(&picture)))
+}
+
+/// A retrieved item for programs.
+fn item_json(stored: &StoredGallery, item: &Neighbour) -> anyhow::Result<Value> {
+    let gallery = stored.gallery();
+    let mut shown = json!({
+        "row": item.row,
+        "identity": gallery.identity(item.row)?,
+        "label": gallery.label_name(gallery.label(item.row)),
+        "distance": item.squared_distance.sqrt(),
+        "path": stored.picture_path(item.row)?,
+    });
+    if let Some(view) = gallery.view(item.row) {
+        shown["view"] = json!(view);
+    }
+    Ok(shown)
+}
+
+/// Retrieved items for people, the nearest first.
+fn print_items(stored: &StoredGallery, nearest: &[Neighbour], out: &mut dyn Write) -> anyhow::Result<()> {
+    let gallery = stored.gallery();
+    for item in nearest {
         let view = gallery.view(item.row).map(|view| format!("  ({view})")).unwrap_or_default();
         writeln!(
             out,

@@ -384,8 +384,14 @@ fn index_command(run: &RunDirectory, gallery: &StoredGallery) -> Option<String> 
     // Shards do not keep the paths of all pictures in memory.
     let gallery = gallery.in_memory().ok()?;
     let provenance = &gallery.manifest.provenance;
-    let (sigma, samples) = (provenance.sigma?, provenance.samples?);
-    let Some(SeedRecord::Fixed(seed)) = provenance.seed else { return None };
+    let noise = match (provenance.sigma, provenance.samples?, provenance.seed) {
+        (Some(sigma), samples, Some(SeedRecord::Fixed(seed))) => {
+            format!(" --sigma {sigma} --samples {samples} --seed {}", String::from(seed))
+        }
+        // A run without noise searches what was indexed without it.
+        (None, 0, None) if run.description.sigma().is_none() => String::new(),
+        _ => return None,
+    };
     // A picture of a folder of folders lies at its identity below the folder.
     let roots = gallery.paths.iter().enumerate().map(|(row, path)| {
         let root = path.as_ref()?.strip_suffix(gallery.gallery.identity(row))?;
@@ -413,11 +419,10 @@ fn index_command(run: &RunDirectory, gallery: &StoredGallery) -> Option<String> 
     };
     let config = run.inputs.places.contract.as_ref().map(|path| format!(" --contract {}", quoted(path)));
     Some(format!(
-        "retrievalguard index {} --model {}{} --sigma {sigma} --samples {samples} --seed {}{views}{}{} --gallery {}",
+        "retrievalguard index {} --model {}{}{noise}{views}{}{} --gallery {}",
         quoted(Path::new(pictures)),
         quoted(&run.inputs.places.model),
         config.unwrap_or_default(),
-        String::from(seed),
         if gallery.manifest.metric == Metric::Cosine { " --cosine" } else { "" },
         if provenance.components.is_any() { "" } else { " --non-negative" },
         quoted(&run.inputs.places.gallery),

@@ -18,7 +18,7 @@ use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::PictureLimits;
 use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, StoredRun};
 use retrievalguard_encoder::pipeline::{CertifyReport, CertifyRequest, input_values};
-use retrievalguard_encoder::run::{EncoderDescription, RunDescription};
+use retrievalguard_encoder::run::{EncoderDescription, Method, RunDescription};
 use retrievalguard_encoder::table::ResultTable;
 use serde_json::json;
 
@@ -141,7 +141,22 @@ impl RunDirectory {
     /// The encoder that was run, and no other.
     pub(super) fn encoder(&self, engine: &EngineArgs) -> anyhow::Result<OnnxEmbedder> {
         let RunPlaces { model, contract, .. } = &self.inputs.places;
-        let embedder = engine.open(model, contract.as_deref())?;
+        let embedder = match &self.description.method {
+            Method::Smoothed(_) => engine.open(model, contract.as_deref())?,
+            Method::Lipschitz(bounded) => {
+                let embedder = engine.open_double(model, contract.as_deref(), "the run has no noise")?;
+                // What the run says of the bound is not believed: it is computed from the weights once more.
+                if *embedder.lipschitz()? != bounded.lipschitz {
+                    bail!(
+                        "the Lipschitz bound of `{}` is another than the run's: {}, wanted {}",
+                        model.display(),
+                        embedder.lipschitz()?.constant,
+                        bounded.lipschitz.constant
+                    );
+                }
+                embedder
+            }
+        };
         let embedder = embedder.with_components(self.description.encoder.components);
         let (found, wanted) = (EncoderDescription::new(&embedder), &self.description.encoder);
         for (what, found, wanted) in [

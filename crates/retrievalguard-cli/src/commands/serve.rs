@@ -14,11 +14,11 @@ use retrievalguard::certificate::Retriever;
 use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, SampleCount, Sigma};
 use retrievalguard_encoder::engine::{OnnxEmbedder, OnnxGradients};
-use retrievalguard_encoder::pipeline::default_pilot;
+use retrievalguard_encoder::pipeline::{default_pilot, noise_of};
 use retrievalguard_server::{Limits, OpenError, Serving, Settings, SharedGradients, Stop, Tokens};
 
-use super::certify::with_config_difference;
-use crate::arguments::{ModelArgs, RetrieverArg, components, sigma_for, up_to};
+use super::certify::{no_noise, with_config_difference};
+use crate::arguments::{ModelArgs, RetrieverArg, components, up_to};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -124,7 +124,8 @@ enum LogFormat {
 
 pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (gallery, model) = (&arguments.gallery, &arguments.model);
-    let sigma = sigma_for(arguments.sigma, &GalleryDirectory::read_manifest(gallery)?.provenance, gallery)?;
+    let sigma = noise_of(arguments.sigma, &GalleryDirectory::read_manifest(gallery)?.provenance);
+    let sigma = sigma.with_context(|| format!("{}, wanted --sigma", no_noise(gallery)))?;
     let tokens = match &arguments.tokens {
         Some(path) => read_tokens(path)?,
         None => Tokens::default(),

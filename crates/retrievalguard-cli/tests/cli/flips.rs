@@ -163,7 +163,7 @@ fn encoders(sandbox: &Sandbox, tallies: &mut Vec<Tally>) {
         let options = EngineOptions { engine: "rten".parse().ok(), ..EngineOptions::default() };
         let embedder = OnnxEmbedder::open(&model, config, &options).map_err(|error| error.to_string())?;
         let sigma = Sigma::new(0.1).unwrap();
-        check_gallery(&stored, "gallery", &embedder, sigma).map_err(|error| error.to_string())?;
+        check_gallery(&stored, "gallery", &embedder, Some(sigma)).map_err(|error| error.to_string())?;
         Ok::<_, String>(embedder.model_config().clone())
     };
     flip(tallies, "encoder.onnx", &model, open);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::attempts_text;
 use super::onnxruntime::{self, Library};
-use super::{EngineError, LibraryLocation, rten};
+use super::{EngineError, LibraryLocation, double, rten};
 
 /// Most threads that anybody may ask for.
 pub const MOST_THREADS: usize = 1_024;
@@ -25,6 +25,8 @@ pub enum Engine {
     Onnxruntime,
     /// rten, built in.
     Rten,
+    /// The graph itself, evaluated in double precision: slow, and what Lipschitz certificates are about.
+    Double,
 }
 
 /// The hardware on which onnxruntime computes. Only `cpu` has been run by the authors; the others are untested.
@@ -65,7 +67,8 @@ macro_rules! words {
     };
 }
 
-words!(Engine, "engine", "onnxruntime or rten", "onnxruntime" => Onnxruntime, "rten" => Rten);
+words!(Engine, "engine", "onnxruntime, rten or double",
+    "onnxruntime" => Onnxruntime, "rten" => Rten, "double" => Double);
 words!(Provider, "provider", "cpu, cuda, tensorrt, openvino or coreml",
     "cpu" => Cpu, "cuda" => Cuda, "tensorrt" => Tensorrt, "openvino" => Openvino, "coreml" => Coreml);
 
@@ -135,14 +138,20 @@ pub(crate) enum Runtime {
     Onnxruntime(Library),
     /// With every place where onnxruntime was looked for, if it was.
     Rten(Vec<Attempt>),
+    Double,
 }
 
 impl Runtime {
     pub(crate) fn choose(options: &EngineOptions) -> Result<Self, EngineError> {
         let provider = options.provider;
-        if options.engine == Some(Engine::Rten) {
+        let built_in = match options.engine {
+            Some(Engine::Rten) => Some(Self::Rten(Vec::new())),
+            Some(Engine::Double) => Some(Self::Double),
+            Some(Engine::Onnxruntime) | None => None,
+        };
+        if let Some(built_in) = built_in {
             return match provider {
-                Provider::Cpu => Ok(Self::Rten(Vec::new())),
+                Provider::Cpu => Ok(built_in),
                 Provider::Cuda | Provider::Tensorrt | Provider::Openvino | Provider::Coreml => {
                     Err(EngineError::ProviderNeedsOnnxruntime { provider })
                 }
@@ -174,6 +183,12 @@ impl Runtime {
                 provider: Provider::Cpu,
                 library: None,
             },
+            Self::Double => EngineReport {
+                engine: Engine::Double,
+                version: double::VERSION.to_owned(),
+                provider: Provider::Cpu,
+                library: None,
+            },
         }
     }
 
@@ -185,7 +200,7 @@ impl Runtime {
                 rten::VERSION,
                 attempts_text(attempts)
             )],
-            Self::Rten(_) | Self::Onnxruntime(_) => Vec::new(),
+            Self::Rten(_) | Self::Onnxruntime(_) | Self::Double => Vec::new(),
         }
     }
 }
@@ -196,7 +211,7 @@ mod tests {
 
     #[test]
     fn words_name_engines_and_providers_both_ways() {
-        for engine in [Engine::Onnxruntime, Engine::Rten] {
+        for engine in [Engine::Onnxruntime, Engine::Rten, Engine::Double] {
             assert_eq!(engine.to_string().parse::<Engine>().unwrap(), engine);
         }
         let providers =

@@ -84,7 +84,7 @@ pub enum EngineError {
         attempts: Vec<Attempt>,
     },
     /// Only onnxruntime knows providers other than the processor.
-    #[error("provider `{provider}` needs onnxruntime, found only rten, which runs on the CPU")]
+    #[error("provider `{provider}` needs onnxruntime, found an engine that runs on the CPU alone")]
     ProviderNeedsOnnxruntime {
         /// The provider asked for.
         provider: Provider,
@@ -112,6 +112,14 @@ pub enum EngineError {
     Run {
         /// What the engine said.
         source: EmbedderFailure,
+    },
+    /// Nothing is known about how fast the model's embeddings move.
+    #[error("model `{model}` cannot be certified without noise: {why}")]
+    NoBound {
+        /// The model.
+        model: PathBuf,
+        /// What the verifier says.
+        why: String,
     },
     /// The model has no such input or output, or too many to choose from.
     #[error("model `{model}` has {side} {found:?}, wanted {wanted}")]

@@ -147,7 +147,7 @@ impl SweepPoint<'_> {
         let request = IndexRequest {
             records: &self.data.gallery,
             embedder: self.embedder,
-            sigma: self.sigma,
+            sigma: Some(self.sigma),
             samples: self.sweep.gallery_samples.get(),
             seed: self.sweep.seed,
             metric: Metric::Euclidean,

@@ -282,24 +282,11 @@ impl<'a> QueryCertifier<'a> {
         pilot: Option<&Samples>,
         refused: impl Fn(CertificateError) -> E,
     ) -> Result<(Option<Label>, Relevance), E> {
-        // Rows in any order, and once each. A view that stays visible would be the query's own picture.
-        let gallery = self.gallery();
-        let views = |&row: &usize| {
-            if row < gallery.len() { gallery.item_rows(gallery.item(row)) } else { row..row + 1 }
+        let retrieve = |retriever, excluded: &[usize]| match pilot {
+            Some(pilot) => self.certifier.candidate(retriever, pilot, excluded),
+            None => Ok(None),
         };
-        let excluded = query.excluded.iter().flat_map(views).collect();
-        let excluded = Relevance::new(Positives::Absent, excluded).excluded;
-        let label = match query.relevant {
-            Relevant::Item(item) => {
-                return Ok((None, Relevance::new(Positives::Item(item), excluded)));
-            }
-            Relevant::Label(name) => self.gallery().label_named(name),
-            Relevant::Retrieved(retriever) => match pilot {
-                Some(pilot) => self.certifier.candidate(retriever, pilot, &excluded).map_err(refused)?,
-                None => None,
-            },
-        };
-        Ok((label, relevance_of(label, excluded)))
+        settled(self.gallery(), query, retrieve).map_err(refused)
     }
 
     /// The items nearest to a mean of samples, each by its nearest view, among those that are not excluded.
@@ -309,7 +296,7 @@ impl<'a> QueryCertifier<'a> {
         count: usize,
         excluded: &[usize],
     ) -> Result<Vec<Neighbour>, CertificateError> {
-        Ok(self.gallery().nearest_items(mean, count, |_| excluded)?.into_iter().next().unwrap_or_default())
+        nearest_items(self.gallery(), mean, count, excluded)
     }
 
     /// The item that is nearest to a mean of samples, and the nearest wrong one, from one search.
@@ -318,14 +305,53 @@ impl<'a> QueryCertifier<'a> {
         mean: &[f64],
         relevance: &Relevance,
     ) -> Result<(Option<Neighbour>, Option<Neighbour>), CertificateError> {
-        let found = self.gallery().nearest_positive_and_negative(mean, |_| relevance)?;
-        let NearestPair { positive, negative } = found.into_iter().next().unwrap_or_default();
-        // Ties go to the smaller row.
-        let order = |item: &Neighbour, other: &Neighbour| {
-            item.squared_distance.total_cmp(&other.squared_distance).then(item.row.cmp(&other.row))
-        };
-        Ok((positive.into_iter().chain(negative).min_by(order), negative))
+        nearest_and_nearest_wrong(self.gallery(), mean, relevance)
     }
+}
+
+/// The items nearest to an embedding, each by its nearest view, among those that are not excluded.
+pub fn nearest_items(
+    gallery: GalleryRef<'_>,
+    embedding: &[f64],
+    count: usize,
+    excluded: &[usize],
+) -> Result<Vec<Neighbour>, CertificateError> {
+    Ok(gallery.nearest_items(embedding, count, |_| excluded)?.into_iter().next().unwrap_or_default())
+}
+
+/// The item that is nearest to an embedding, and the nearest wrong one, from one search.
+pub(super) fn nearest_and_nearest_wrong(
+    gallery: GalleryRef<'_>,
+    embedding: &[f64],
+    relevance: &Relevance,
+) -> Result<(Option<Neighbour>, Option<Neighbour>), CertificateError> {
+    let found = gallery.nearest_positive_and_negative(embedding, |_| relevance)?;
+    let NearestPair { positive, negative } = found.into_iter().next().unwrap_or_default();
+    // Ties go to the smaller row.
+    let order = |item: &Neighbour, other: &Neighbour| {
+        item.squared_distance.total_cmp(&other.squared_distance).then(item.row.cmp(&other.row))
+    };
+    Ok((positive.into_iter().chain(negative).min_by(order), negative))
+}
+
+/// What is relevant for a query; `retrieve` says which label is found where none is given.
+pub(super) fn settled(
+    gallery: GalleryRef<'_>,
+    query: &Query<'_>,
+    retrieve: impl FnOnce(Retriever, &[usize]) -> Result<Option<Label>, CertificateError>,
+) -> Result<(Option<Label>, Relevance), CertificateError> {
+    // Rows in any order, and once each. A view that stays visible would be the query's own picture.
+    let views = |&row: &usize| {
+        if row < gallery.len() { gallery.item_rows(gallery.item(row)) } else { row..row + 1 }
+    };
+    let excluded = query.excluded.iter().flat_map(views).collect();
+    let excluded = Relevance::new(Positives::Absent, excluded).excluded;
+    let label = match query.relevant {
+        Relevant::Item(item) => return Ok((None, Relevance::new(Positives::Item(item), excluded))),
+        Relevant::Label(name) => gallery.label_named(name),
+        Relevant::Retrieved(retriever) => retrieve(retriever, &excluded)?,
+    };
+    Ok((label, relevance_of(label, excluded)))
 }
 
 /// What is right where a label is; nothing, where the gallery has no such label.

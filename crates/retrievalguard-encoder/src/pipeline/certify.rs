@@ -10,20 +10,21 @@ use retrievalguard::gallery::Neighbour;
 use retrievalguard::noise::Stage;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::QuerySide;
-use retrievalguard::storage::stored::StoredGallery;
+use retrievalguard::storage::stored::{GalleryRef, StoredGallery};
 use retrievalguard::{Embedder, Samples, Sigma, Smoother};
 use serde::{Deserialize, Serialize};
 
+use super::answer::nearest_and_nearest_wrong;
 use super::kept_samples::{Drawn, KeptSamples};
 use super::{
-    Answered, CertifyOptions, EncoderInputs, PictureOutcome, PipelineError, Query, QueryCertifier, Relevant,
-    ResumableRun, uncertified,
+    Answered, CertifyOptions, EncoderInputs, PictureOutcome, PipelineError, PlainCertifier, Query,
+    QueryCertifier, Relevant, ResumableRun, uncertified,
 };
 use crate::dataset::{PictureSource, Record, RecordSet};
 use crate::engine::OnnxEmbedder;
 use crate::run::{
-    EncoderDescription, GalleryDescription, Method, Procedure, RUN_FORMAT, RunCommand, RunDescription,
-    Smoothed, excluded_digest,
+    EncoderDescription, GalleryDescription, Method, RUN_FORMAT, RunCommand, RunDescription, Smoothed,
+    excluded_digest,
 };
 use crate::table::{Cell, FilePixels, ResultRow, ResultTable, WrongItem};
 use crate::work::Observer;
@@ -51,8 +52,8 @@ pub struct CertifyRequest<'a> {
     pub gallery: &'a StoredGallery,
     /// Name of the gallery in messages.
     pub gallery_name: &'a str,
-    /// How each query is certified.
-    pub procedure: Procedure,
+    /// What the certificates rest on.
+    pub method: Method,
     /// What was asked for: the noise, what is left out, and how the work is spread.
     pub options: &'a CertifyOptions,
 }
@@ -100,16 +101,20 @@ impl QueryAnswer {
         draw: impl FnMut(Stage, Range<u32>) -> Result<Samples, E>,
         refused: impl Fn(CertificateError) -> E,
     ) -> Result<Self, E> {
-        let Answered { relevance, outcomes, deeper, mean, .. } = certifier.answer(query, draw, &refused)?;
-        let gallery = certifier.gallery();
-        let name = |Neighbour { row, .. }| {
+        let answered = certifier.answer(query, draw, &refused)?;
+        Self::named(certifier.gallery(), answered).map_err(refused)
+    }
+
+    /// The answer to a query with the names of what it retrieves.
+    pub fn named(gallery: GalleryRef<'_>, answered: Answered) -> Result<Self, CertificateError> {
+        let Answered { relevance, outcomes, deeper, mean, .. } = answered;
+        let name = |Neighbour { row, .. }| -> Result<_, CertificateError> {
             let label = gallery.label_name(gallery.label(row)).to_owned();
             Ok((gallery.identity(row)?.into_owned(), label, gallery.view(row).map(str::to_owned)))
         };
-        let (nearest, wrong) = certifier.nearest_and_nearest_wrong(&mean, &relevance).map_err(&refused)?;
-        let (retrieved, retrieved_label, retrieved_view) =
-            nearest.map(name).transpose().map_err(&refused)?.unwrap_or_default();
-        let wrong = wrong.map(name).transpose().map_err(refused)?;
+        let (nearest, wrong) = nearest_and_nearest_wrong(gallery, &mean, &relevance)?;
+        let (retrieved, retrieved_label, retrieved_view) = nearest.map(name).transpose()?.unwrap_or_default();
+        let wrong = wrong.map(name).transpose()?;
         let nearest_wrong = wrong.map(|(identity, label, view)| WrongItem { identity, label, view });
         let cell = |outcome: Outcome| (outcome.name, outcome.verdict, outcome.samples);
         let cells = outcomes.into_iter().map(cell).collect();
@@ -120,6 +125,17 @@ impl QueryAnswer {
     #[must_use]
     pub fn of_file(self, file: Option<FilePixels>) -> Self {
         Self { file, ..self }
+    }
+
+    /// Certifies a picture without noise and names what it retrieves; see [`PlainCertifier::answer_picture`].
+    pub fn plain(
+        certifier: &PlainCertifier<'_>,
+        query: &Query<'_>,
+        embedder: &OnnxEmbedder,
+        (identity, pixels): (&str, &[f32]),
+    ) -> Result<Self, PipelineError> {
+        let found = certifier.answer_picture(query, embedder, (identity, pixels))?;
+        Self::named(certifier.gallery(), found.answered).map_err(uncertified(identity))
     }
 
     /// The row of a table, and the verdicts for Recall@2 and deeper.
@@ -158,16 +174,22 @@ impl CertifyPlan {
     /// Checks gallery and encoder against each other and finds out what each query must not see.
     pub fn new(request: &CertifyRequest<'_>) -> Result<Self, PipelineError> {
         let embedder = request.embedder;
-        check_gallery(request.gallery, request.gallery_name, embedder, request.procedure.sigma)?;
-        for count in [request.procedure.pilot, request.procedure.samples] {
-            Samples::check_memory(count.get(), embedder.dimension())?;
-        }
+        let mut method = request.method.clone();
+        let (sigma, names) = match &mut method {
+            Method::Smoothed(Smoothed { procedure, .. }) => {
+                for count in [procedure.pilot, procedure.samples] {
+                    Samples::check_memory(count.get(), embedder.dimension())?;
+                }
+                (Some(procedure.sigma), &mut procedure.certificates)
+            }
+            Method::Lipschitz(bounded) => (None, &mut bounded.certificates),
+        };
+        names.sort_unstable();
+        names.dedup();
+        check_gallery(request.gallery, request.gallery_name, embedder, sigma)?;
         let data_set = request.queries.digest();
         let own = OwnRows::find(request, data_set)?;
         let left_out = own.excluded.iter().filter(|rows| !rows.is_empty()).count();
-        let mut procedure = request.procedure.clone();
-        procedure.certificates.sort_unstable();
-        procedure.certificates.dedup();
         let description = RunDescription {
             format: RUN_FORMAT,
             command: RunCommand::Certify,
@@ -177,7 +199,7 @@ impl CertifyPlan {
             leave_one_out: left_out,
             excluded_rows: excluded_digest(own.excluded.iter().map(Vec::as_slice)),
             gallery: GalleryDescription::new(request.gallery)?,
-            method: Method::Smoothed(Smoothed::new(procedure, request.options.seed, request.options.excess)),
+            method,
         };
         let OwnRows { excluded, namesakes } = own;
         Ok(Self { excluded, namesakes, description })
@@ -239,12 +261,29 @@ pub fn certify(
     // Queries are spread over the threads; where there are fewer of them, each gets several.
     let workers = NonZeroUsize::new(threads.get().min(run.left())).unwrap_or(NonZeroUsize::MIN);
     let within = NonZeroUsize::new(threads.get() / workers).unwrap_or(NonZeroUsize::MIN);
-    let smoother = Smoother::new(embedder, request.procedure.sigma, request.options.seed)
-        .batch(request.options.batch)
-        .excess(request.options.excess)
-        .threads(within);
     let inputs = EncoderInputs { records: queries, config: embedder.model_config(), broken };
-    let certifier = QueryCertifier::stored(&plan.description.smoothed()?.procedure, request.gallery);
+    let smoothed = match &plan.description.method {
+        Method::Smoothed(smoothed) => smoothed,
+        Method::Lipschitz(bounded) => {
+            let certifier = PlainCertifier::stored(bounded, request.gallery)?;
+            let finished = run.finish(workers, observer, |position| {
+                inputs.with_decoded(position, |Record { identity, label, .. }, decoded, picture| {
+                    let query =
+                        Query { relevant: Relevant::Label(label), excluded: &plan.excluded[position] };
+                    let answer =
+                        QueryAnswer::plain(&certifier, &query, embedder, (identity, picture.pixels))?;
+                    Ok::<_, PipelineError>(answer.of_file(inputs.config.file_pixels(decoded)))
+                })
+            })?;
+            let queries = queries.iter().map(|record| (record.identity.as_str(), record.label.as_str()));
+            return plan.clone().report(queries, finished.outcomes, finished.resumed);
+        }
+    };
+    let smoother = Smoother::new(embedder, smoothed.procedure.sigma, smoothed.seed)
+        .batch(request.options.batch)
+        .excess(smoothed.excess())
+        .threads(within);
+    let certifier = QueryCertifier::stored(&smoothed.procedure, request.gallery);
     let finished = run.finish(workers, observer, |position| {
         inputs.with_decoded(position, |Record { identity, label, .. }, decoded, picture| {
             let query = Query { relevant: Relevant::Label(label), excluded: &plan.excluded[position] };
@@ -271,12 +310,12 @@ pub fn certify(
     plan.report(queries, finished.outcomes, finished.resumed)
 }
 
-/// Checks the gallery called `name` against queries of this encoder: same sigma, model, model config, dimension and norm bound.
+/// Checks the gallery called `name` against queries of this encoder: same noise, model, model config, dimension and norm bound.
 pub fn check_gallery(
     gallery: &StoredGallery,
     name: &str,
     embedder: &OnnxEmbedder,
-    sigma: Sigma,
+    sigma: Option<Sigma>,
 ) -> Result<(), PipelineError> {
     let queries = QuerySide {
         sigma,

@@ -26,9 +26,9 @@ pub struct IndexRequest<'a> {
     pub records: &'a RecordSet,
     /// The encoder.
     pub embedder: &'a OnnxEmbedder,
-    /// Noise level.
-    pub sigma: Sigma,
-    /// Noisy copies averaged per picture; none for the embedding of the clean picture.
+    /// Noise level; none for embeddings in double precision of an encoder that has a bound.
+    pub sigma: Option<Sigma>,
+    /// Noisy copies averaged per picture; none for the embedding of the clean picture. Without noise there are none.
     pub samples: u32,
     /// Root of the noise.
     pub seed: Seed,
@@ -68,13 +68,17 @@ pub fn index(
     observer: &dyn Observer,
 ) -> Result<IndexReport, PipelineError> {
     let IndexRequest { records, embedder, broken, .. } = *request;
+    if request.sigma.is_none() {
+        embedder.lipschitz()?;
+    }
+    let copies = if request.sigma.is_some() { request.samples } else { 0 };
     let data_set = records.digest();
     let views = request.views.map(|set| set.for_shape(embedder.input_shape())).transpose()?;
     let mut decides = json!({
         "command": "index",
         "tool": env!("CARGO_PKG_VERSION"),
         "sigma": request.sigma,
-        "samples": request.samples,
+        "samples": copies,
         "seed": request.seed,
         "metric": request.metric,
         "project": request.excess == Excess::Project,
@@ -96,15 +100,20 @@ pub fn index(
     let run =
         ResumableRun { journal: &path, description: &description, pictures: records.len(), broken }.open()?;
     let inputs = EncoderInputs { records, config: embedder.model_config(), broken };
-    let smoother =
-        Smoother::new(embedder, request.sigma, request.seed).batch(request.batch).excess(request.excess);
+    let smoother = request.sigma.map(|sigma| {
+        Smoother::new(embedder, sigma, request.seed).batch(request.batch).excess(request.excess)
+    });
     let finished = run.finish(request.threads, observer, |position| {
         inputs.with(position, |_, picture| {
             let embed = |picture: &Picture<'_>| -> Result<Vec<f32>, PipelineError> {
-                if request.samples == 0 {
+                let Some(smoother) = &smoother else {
+                    let embedding = embedder.embed_double(picture.pixels)?;
+                    return Ok(embedding.iter().map(|&value| value as f32).collect());
+                };
+                if copies == 0 {
                     return Ok(smoother.clean(picture)?);
                 }
-                let smoothed = smoother.mean(picture, Stage::Gallery, 0..request.samples)?;
+                let smoothed = smoother.mean(picture, Stage::Gallery, 0..copies)?;
                 Ok(smoothed.mean.iter().map(|&value| value as f32).collect())
             };
             let mut vector = Vec::new();
@@ -159,9 +168,9 @@ pub fn index(
     }
     let report = embedder.report();
     let provenance = Provenance {
-        sigma: (request.samples > 0).then_some(request.sigma),
-        samples: Some(request.samples),
-        seed: (request.samples > 0).then_some(SeedRecord::Fixed(request.seed)),
+        sigma: request.sigma.filter(|_| copies > 0),
+        samples: Some(copies),
+        seed: (copies > 0).then_some(SeedRecord::Fixed(request.seed)),
         norm_bound: embedder.norm_bound(),
         components: embedder.components(),
         model: embedder.facts().hash.parse().ok(),

@@ -3,7 +3,9 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use retrievalguard::certificate::{CertificateError, CertificateName, Retriever, fewest_to_decide};
+use retrievalguard::certificate::{
+    CertificateError, CertificateName, LipschitzName, Retriever, fewest_to_decide,
+};
 use retrievalguard::storage::manifest::Provenance;
 use retrievalguard::storage::stored::{GalleryRef, StoredGallery};
 use retrievalguard::{Alpha, Excess, ParameterError, SampleCount, Seed, Sigma, TargetRadius};
@@ -11,7 +13,7 @@ use retrievalguard::{Alpha, Excess, ParameterError, SampleCount, Seed, Sigma, Ta
 use super::{CertifyRequest, LeaveOneOut};
 use crate::dataset::{BrokenPictures, Selected};
 use crate::engine::OnnxEmbedder;
-use crate::run::Procedure;
+use crate::run::{LipschitzBounded, Method, Procedure, Smoothed};
 
 /// Options that mean nothing together, or too little.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -39,11 +41,28 @@ pub enum OptionsError {
     /// Both of them.
     #[error("{}", self.spelled(str::to_owned))]
     TargetBesideTopK,
-    /// Neither the options nor the gallery say the noise level.
+    /// Certificates from samples, of a gallery that has no noise level, and none was given.
     #[error("{}", self.spelled(str::to_owned))]
     NoSigma {
         /// Name of the gallery.
         gallery: String,
+    },
+    /// Certificates that need no noise, and a noise level.
+    #[error("{}", self.spelled(str::to_owned))]
+    NoiseUnwanted {
+        /// The noise level.
+        sigma: Sigma,
+    },
+    /// Certificates from samples and others together.
+    #[error("{}", self.spelled(str::to_owned))]
+    MixedCertificates,
+    /// The encoder has no bound without which nothing is certified without noise.
+    #[error("{}", self.spelled(str::to_owned))]
+    NoBound {
+        /// Name of the gallery.
+        gallery: String,
+        /// What the verifier says.
+        why: String,
     },
     /// A number is out of its range.
     #[error(transparent)]
@@ -82,22 +101,47 @@ impl OptionsError {
             Self::NoSigma { gallery } => {
                 format!("gallery `{gallery}` does not say its noise level, wanted {sigma}")
             }
+            Self::NoiseUnwanted { sigma: found } => {
+                format!(
+                    "lipschitz and lipschitz-margin need no noise, found {sigma} {found}; wanted none, and a gallery without one"
+                )
+            }
+            Self::MixedCertificates => format!(
+                "lipschitz and lipschitz-margin need no noise, every other {certificate} does; wanted one kind at a time"
+            ),
+            Self::NoBound { gallery, why } => format!(
+                "gallery `{gallery}` has no noise level, and without noise the encoder needs a bound: {why}; wanted such an \
+                 encoder, or {sigma}"
+            ),
             Self::Parameter(error) => error.to_string(),
             Self::InMemoryOnly(error) => error.to_string(),
         }
     }
 }
 
-/// The noise level that was given, or else that of the gallery.
+/// The noise level that was given, or else that of the gallery; without either, queries have no noise.
 ///
 /// A given one that is another is refused with the rest of the gallery's disagreements.
-pub fn sigma_for(
-    given: Option<Sigma>,
-    provenance: &Provenance,
-    gallery: &str,
-) -> Result<Sigma, OptionsError> {
-    let sigma = given.or(provenance.sigma);
-    sigma.ok_or_else(|| OptionsError::NoSigma { gallery: gallery.to_owned() })
+pub fn noise_of(given: Option<Sigma>, provenance: &Provenance) -> Option<Sigma> {
+    given.or(provenance.sigma)
+}
+
+/// The certificates of a run that names none.
+pub fn usual_certificates(sigma: Option<Sigma>) -> Vec<CertificateName> {
+    match sigma {
+        Some(_) => vec![CertificateName::HalfSpace],
+        None => LipschitzName::ALL.map(CertificateName::from).to_vec(),
+    }
+}
+
+/// Whether certificates need no noise; both kinds together are refused.
+fn without_noise(certificates: &[CertificateName]) -> Result<bool, OptionsError> {
+    let without = certificates.iter().filter(|name| name.lipschitz().is_some()).count();
+    match without {
+        0 => Ok(false),
+        without if without == certificates.len() => Ok(true),
+        _ => Err(OptionsError::MixedCertificates),
+    }
 }
 
 /// Refuses a target radius and radii for Recall@k where they mean nothing.
@@ -106,6 +150,9 @@ pub fn check_depth(
     top_k: usize,
     target_radius: Option<TargetRadius>,
 ) -> Result<(), OptionsError> {
+    if without_noise(certificates)? {
+        return if target_radius.is_some() { Err(OptionsError::UndecidedCertificates) } else { Ok(()) };
+    }
     let decidable = |name: &CertificateName| Retriever::of(*name).certificate() == *name;
     if target_radius.is_some() && !matches!(certificates, [name] if decidable(name)) {
         return Err(OptionsError::UndecidedCertificates);
@@ -183,8 +230,10 @@ pub struct CertifyOptions {
     pub samples: SampleCount,
     /// The certificates wanted.
     pub certificates: Vec<CertificateName>,
-    /// Radii for Recall@1 to Recall@k under `half-space`.
+    /// Radii for Recall@1 to Recall@k under `half-space`, or without noise.
     pub top_k: usize,
+    /// How many right items may stand together against a wrong one, without noise.
+    pub mixtures: NonZeroUsize,
     /// A radius to decide with as few samples as possible, under the only certificate.
     pub target_radius: Option<TargetRadius>,
     /// Whether bets of `half-space` are planned again while samples come in.
@@ -232,24 +281,57 @@ impl CertifyOptions {
         Ok(procedure)
     }
 
+    /// What the certificates of so many queries rest on: noise of this level, or without one a bound on the encoder.
+    pub fn method(
+        &self,
+        sigma: Option<Sigma>,
+        queries: usize,
+        embedder: &OnnxEmbedder,
+        gallery_name: &str,
+    ) -> Result<Method, OptionsError> {
+        let gallery = || gallery_name.to_owned();
+        match (without_noise(&self.certificates)?, sigma) {
+            (false, None) => Err(OptionsError::NoSigma { gallery: gallery() }),
+            (true, Some(sigma)) => Err(OptionsError::NoiseUnwanted { sigma }),
+            (false, Some(sigma)) => {
+                let procedure = self.procedure(sigma, queries)?;
+                Ok(Method::Smoothed(Smoothed::new(procedure, self.seed, self.excess)))
+            }
+            (true, None) => {
+                let bound = embedder.lipschitz();
+                let bound = bound
+                    .map_err(|error| OptionsError::NoBound { gallery: gallery(), why: error.to_string() })?;
+                let top_k = NonZeroUsize::new(self.top_k).unwrap_or(NonZeroUsize::MIN);
+                Ok(Method::Lipschitz(LipschitzBounded {
+                    certificates: self.certificates.clone(),
+                    top_k,
+                    mixtures: self.mixtures,
+                    lipschitz: bound.clone(),
+                }))
+            }
+        }
+    }
+
     /// The request for these queries against a gallery and its name in messages.
     pub fn request<'a>(
         &'a self,
-        sigma: Sigma,
+        sigma: Option<Sigma>,
         queries: &'a Selected,
         embedder: &'a OnnxEmbedder,
         (gallery, gallery_name): (&'a StoredGallery, &'a str),
     ) -> Result<CertifyRequest<'a>, OptionsError> {
         self.check()?;
-        let procedure = self.procedure(sigma, queries.chosen.len())?;
-        check_kind(&procedure, gallery.gallery())?;
+        let method = self.method(sigma, queries.chosen.len(), embedder, gallery_name)?;
+        if let Method::Smoothed(smoothed) = &method {
+            check_kind(&smoothed.procedure, gallery.gallery())?;
+        }
         Ok(CertifyRequest {
             queries: &queries.chosen,
             data_set: &queries.all,
             embedder,
             gallery,
             gallery_name,
-            procedure,
+            method,
             options: self,
         })
     }
@@ -267,6 +349,7 @@ mod tests {
             samples: SampleCount::new(100).unwrap(),
             certificates: vec![CertificateName::HalfSpace],
             top_k: 1,
+            mixtures: NonZeroUsize::MIN,
             target_radius: None,
             replan_bets: false,
             seed: Seed::new(0),

@@ -234,7 +234,7 @@ fn upgrade_run(
         }
     }
     let side = QuerySide {
-        sigma: old.sigma,
+        sigma: Some(old.sigma),
         dimension: stored.manifest.dimension,
         norm_bound: stored.manifest.provenance.norm_bound,
         components: Components::Any,

@@ -35,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use self::bisector::{Facing, norm, slop};
 use super::{CertificateError, Explanation, Radius, Similarity, Verdict};
 use crate::gallery::{Gallery, Nearby, Neighbour, Positives, Relevance};
+use crate::storage::stored::GalleryRef;
 use crate::{ForwardError, LipschitzConstant};
 
 /// Queries whose scores are kept at a time.
@@ -182,7 +183,7 @@ impl LipschitzOutcome {
 /// A gallery and a bound on the encoder: everything but the query.
 #[derive(Clone, Copy, Debug)]
 pub struct LipschitzCertifier<'a> {
-    gallery: &'a Gallery,
+    gallery: GalleryRef<'a>,
     bound: LipschitzBound,
     mixtures: Mixtures,
     top_k: NonZeroUsize,
@@ -190,8 +191,10 @@ pub struct LipschitzCertifier<'a> {
 
 impl<'a> LipschitzCertifier<'a> {
     /// A certifier for embeddings by an encoder with this bound.
-    pub fn new(gallery: &'a Gallery, bound: LipschitzBound) -> Self {
-        Self { gallery, bound, mixtures: Mixtures::One, top_k: NonZeroUsize::MIN }
+    ///
+    /// The gallery is in memory, or in [shards](crate::storage::shards) on disk.
+    pub fn new(gallery: impl Into<GalleryRef<'a>>, bound: LipschitzBound) -> Self {
+        Self { gallery: gallery.into(), bound, mixtures: Mixtures::One, top_k: NonZeroUsize::MIN }
     }
 
     /// How many right items may stand together; one by default, which costs a percent or two of the radius.
@@ -206,8 +209,18 @@ impl<'a> LipschitzCertifier<'a> {
         Self { top_k, ..self }
     }
 
+    /// How many wrong items are asked about.
+    pub(crate) fn depth(&self) -> usize {
+        self.top_k.get()
+    }
+
+    /// The same question of a piece with so many wrong items.
+    pub(crate) fn no_deeper_than(&self, negatives: usize) -> Self {
+        Self { top_k: NonZeroUsize::new(negatives).map_or(self.top_k, |most| self.top_k.min(most)), ..*self }
+    }
+
     /// The gallery that is searched.
-    pub fn gallery(&self) -> &'a Gallery {
+    pub fn gallery(&self) -> GalleryRef<'a> {
         self.gallery
     }
 
@@ -258,25 +271,50 @@ impl<'a> LipschitzCertifier<'a> {
     ) -> Result<(), CertificateError> {
         self.gallery.extent().check_with_relevance(embeddings, &relevance)?;
         let dimension = self.gallery.dimension();
+        let gallery = match self.gallery {
+            GalleryRef::Memory(gallery) => gallery,
+            GalleryRef::Shards(gallery) => {
+                for (place, embedding) in embeddings.chunks_exact(dimension).enumerate() {
+                    let findings = self.find_in_shards(gallery, embedding, relevance(place))?;
+                    let answer = |&name: &LipschitzName| findings.answer(self, name, dimension);
+                    visit(place, names.iter().map(answer).collect());
+                }
+                return Ok(());
+            }
+        };
         for (group, first) in embeddings.chunks(TOGETHER * dimension).zip((0..).step_by(TOGETHER)) {
-            let nearby =
-                Nearby::new(self.gallery, group, |place| relevance(first + place).excluded.as_slice());
+            let nearby = Nearby::new(gallery, group, |place| relevance(first + place).excluded.as_slice());
             let questions = group
                 .chunks_exact(dimension)
                 .enumerate()
                 .map(|(place, embedding)| {
-                    Question::new(self, &nearby, place, embedding, relevance(first + place))
+                    Question::new((self, gallery), &nearby, place, embedding, relevance(first + place))
                 })
                 .collect::<Result<Vec<_>, _>>()?;
             let wide = names.contains(&LipschitzName::Lipschitz) && questions.iter().any(Question::is_wide);
             let anchors: Vec<f64> = questions.iter().flat_map(Question::anchor).collect();
-            let anchors = wide.then(|| Nearby::new(self.gallery, &anchors, |_| &[]));
-            for (place, question) in questions.iter().enumerate() {
-                let answer = |&name: &LipschitzName| question.answer(name, anchors.as_ref());
+            let anchors = wide.then(|| Nearby::new(gallery, &anchors, |_| &[]));
+            for (place, question) in questions.into_iter().enumerate() {
+                let findings = question.find(anchors.as_ref());
+                let answer = |&name: &LipschitzName| findings.answer(self, name, dimension);
                 visit(first + place, names.iter().map(answer).collect());
             }
         }
         Ok(())
+    }
+
+    /// What is known of one embedding before a piece of a gallery, of which fewer wrong items may be asked for than there are.
+    pub(crate) fn find_in_memory(
+        &self,
+        gallery: &Gallery,
+        embedding: &[f64],
+        relevance: &Relevance,
+    ) -> Result<Findings, CertificateError> {
+        let nearby = Nearby::new(gallery, embedding, |_| relevance.excluded.as_slice());
+        let question = Question::new((self, gallery), &nearby, 0, embedding, relevance)?;
+        let anchor: Vec<f64> = question.anchor().collect();
+        let anchors = question.is_wide().then(|| Nearby::new(gallery, &anchor, |_| &[]));
+        Ok(question.find(anchors.as_ref()))
     }
 
     /// Radius inside which a similarity or a distance to one row stays on its side of a threshold.
@@ -305,7 +343,7 @@ impl<'a> LipschitzCertifier<'a> {
         self.check_dimension(embedding)?;
         let relevance = Relevance::new(Positives::Item(row), vec![]);
         self.gallery.extent().check_with_relevance(embedding, |_| &relevance)?;
-        let vector = self.gallery.vector(row);
+        let vector = &self.gallery.vector(row)?[..];
         let allowance = slop(vector.len());
         let (quantity, found, limit, holds, reach) = match threshold {
             Threshold::Similarity(side) => {
@@ -373,6 +411,7 @@ impl<'a> LipschitzCertifier<'a> {
 /// One embedding before the gallery: the distances that every certificate needs.
 struct Question<'q> {
     certifier: &'q LipschitzCertifier<'q>,
+    gallery: &'q Gallery,
     nearby: &'q Nearby<'q>,
     place: usize,
     embedding: &'q [f64],
@@ -389,16 +428,118 @@ struct Question<'q> {
 
 /// How far an embedding may move before a wrong item can come first, and which right item stands against it.
 #[derive(Clone, Copy, Debug)]
-struct Reach {
-    distance: f64,
-    negative: usize,
-    positive: usize,
-    together: usize,
+pub(crate) struct Reach {
+    pub(crate) distance: f64,
+    pub(crate) negative: usize,
+    pub(crate) positive: usize,
+    pub(crate) together: usize,
+}
+
+/// What is known of one embedding before the gallery, or before a piece of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Findings {
+    /// The nearest right item.
+    pub(crate) nearest: Option<Neighbour>,
+    /// The `top_k` nearest wrong items.
+    pub(crate) negatives: Vec<Neighbour>,
+    /// How far the embedding may move before the first, second, … wrong item can come before every right one.
+    pub(crate) reaches: Vec<Reach>,
+    /// Wrong items that their distance alone does not clear.
+    pub(crate) looked_at: usize,
+}
+
+impl Findings {
+    /// Takes up what another piece of the gallery has, of which the `top_k` smallest are kept.
+    pub(crate) fn merge(mut self, other: Self, top_k: usize) -> Self {
+        self.nearest = self.nearest.or(other.nearest);
+        self.negatives.extend(other.negatives);
+        self.negatives.sort_by(|one, other| {
+            one.squared_distance.total_cmp(&other.squared_distance).then(one.row.cmp(&other.row))
+        });
+        self.negatives.truncate(top_k);
+        for reach in other.reaches {
+            insert(&mut self.reaches, reach, top_k);
+        }
+        self.looked_at += other.looked_at;
+        self
+    }
+
+    /// What a certificate says of it.
+    fn answer(
+        &self,
+        certifier: &LipschitzCertifier<'_>,
+        name: LipschitzName,
+        dimension: usize,
+    ) -> LipschitzOutcome {
+        let mut explain = certifier.explain_bound();
+        let Some(nearest) = &self.nearest else {
+            let verdicts = vec![Verdict::Misretrieved; self.negatives.len()];
+            return LipschitzOutcome { name, verdicts, explain };
+        };
+        explain
+            .add("nearest right item", nearest.row, "theory 14.2")
+            .add("its distance", nearest.squared_distance.sqrt(), "theory 14.2")
+            .add("nearest wrong item", self.negatives[0].row, "theory 14.2")
+            .add("its distance, wrong", self.negatives[0].squared_distance.sqrt(), "theory 14.2");
+        let reaches = match name {
+            LipschitzName::Lipschitz => self.bisectors(&mut explain),
+            LipschitzName::LipschitzMargin => self.half_margins(nearest, dimension, &mut explain),
+        };
+        let verdicts: Vec<Verdict> = reaches
+            .iter()
+            .zip(&self.negatives)
+            .map(|(&reach, negative)| {
+                certifier.verdict(nearest.squared_distance < negative.squared_distance, reach)
+            })
+            .collect();
+        explain.conclude(verdicts[0], "theory 14.1");
+        LipschitzOutcome { name, verdicts, explain }
+    }
+
+    /// How far the embedding may move before the k-th nearest wrong item can come before the nearest right one.
+    ///
+    /// ```text
+    /// (d_b − d_a)/2
+    /// ```
+    ///
+    /// Paper: Section 3.1, last lines, where it is divided by `L`. The allowance covers the rounding of both
+    /// distances, here and where the moved embedding is searched.
+    fn half_margins(&self, nearest: &Neighbour, dimension: usize, explain: &mut Explanation) -> Vec<f64> {
+        let allowance = slop(dimension);
+        let near = nearest.squared_distance.sqrt();
+        let halves: Vec<f64> = self
+            .negatives
+            .iter()
+            .map(|negative| {
+                let far = negative.squared_distance.sqrt();
+                (far - near) / 2.0 - 2.0 * allowance * (far + near)
+            })
+            .collect();
+        explain.add("half of the margin", halves[0], "Section 3.1");
+        halves
+    }
+
+    /// The distances from the bisectors that decide.
+    fn bisectors(&self, explain: &mut Explanation) -> Vec<f64> {
+        explain.add("wrong items looked at", self.looked_at, "theory 14.2");
+        if let Some(first) = self.reaches.first() {
+            explain.add("deciding wrong item", first.negative, "theory 14.2").add(
+                "right item against it",
+                first.positive,
+                "theory 14.2",
+            );
+            if first.together > 1 {
+                explain.add("right items together", first.together, "theory 14.2, mixtures");
+            }
+            explain.add("distance from the bisector", first.distance, "theory 14.1");
+        }
+        self.reaches.iter().map(|reach| reach.distance).collect()
+    }
 }
 
 impl<'q> Question<'q> {
     fn new(
-        certifier: &'q LipschitzCertifier<'q>,
+        (certifier, gallery): (&'q LipschitzCertifier<'q>, &'q Gallery),
         nearby: &'q Nearby<'q>,
         place: usize,
         embedding: &'q [f64],
@@ -406,6 +547,7 @@ impl<'q> Question<'q> {
     ) -> Result<Self, CertificateError> {
         let mut question = Self {
             certifier,
+            gallery,
             nearby,
             place,
             embedding,
@@ -447,75 +589,31 @@ impl<'q> Question<'q> {
     /// The nearest right item, or the first of all where there is none.
     fn anchor(&self) -> impl Iterator<Item = f64> {
         let row = self.positives.first().map_or(0, |nearest| nearest.row);
-        self.certifier.gallery.vector(row).iter().map(|&value| f64::from(value))
+        self.gallery.vector(row).iter().map(|&value| f64::from(value))
     }
 
     fn is_positive(&self, row: usize) -> bool {
         match self.relevance.positives {
-            Positives::Label(label) => self.certifier.gallery.label(row) == label,
-            Positives::Item(item) => self.certifier.gallery.item(row) == self.certifier.gallery.item(item),
+            Positives::Label(label) => self.gallery.label(row) == label,
+            Positives::Item(item) => self.gallery.item(row) == self.gallery.item(item),
             Positives::Absent => false,
         }
     }
 
-    fn answer(&self, name: LipschitzName, anchors: Option<&Nearby<'_>>) -> LipschitzOutcome {
-        let mut explain = self.certifier.explain_bound();
-        let Some(nearest) = self.positives.first() else {
-            let verdicts = vec![Verdict::Misretrieved; self.negatives.len()];
-            return LipschitzOutcome { name, verdicts, explain };
+    /// Looks at every wrong item that could decide; `anchors` has the distances of all rows from the nearest right item.
+    fn find(self, anchors: Option<&Nearby<'_>>) -> Findings {
+        let nearest = self.positives.first().copied();
+        let (reaches, looked_at) = match &nearest {
+            Some(nearest) => self.reaches(nearest, anchors),
+            None => (Vec::new(), 0),
         };
-        explain
-            .add("nearest right item", nearest.row, "theory 14.2")
-            .add("its distance", nearest.squared_distance.sqrt(), "theory 14.2")
-            .add("nearest wrong item", self.negatives[0].row, "theory 14.2")
-            .add("its distance, wrong", self.negatives[0].squared_distance.sqrt(), "theory 14.2");
-        let reaches = match name {
-            LipschitzName::Lipschitz => self.reaches(nearest, anchors, &mut explain),
-            LipschitzName::LipschitzMargin => self.half_margins(nearest, &mut explain),
-        };
-        let verdicts: Vec<Verdict> = reaches
-            .iter()
-            .zip(&self.negatives)
-            .map(|(&reach, negative)| {
-                self.certifier.verdict(nearest.squared_distance < negative.squared_distance, reach)
-            })
-            .collect();
-        explain.conclude(verdicts[0], "theory 14.1");
-        LipschitzOutcome { name, verdicts, explain }
-    }
-
-    /// How far the embedding may move before the k-th nearest wrong item can come before the nearest right one.
-    ///
-    /// ```text
-    /// (d_b − d_a)/2
-    /// ```
-    ///
-    /// Paper: Section 3.1, last lines, where it is divided by `L`. The allowance covers the rounding of both
-    /// distances, here and where the moved embedding is searched.
-    fn half_margins(&self, nearest: &Neighbour, explain: &mut Explanation) -> Vec<f64> {
-        let allowance = slop(self.embedding.len());
-        let near = nearest.squared_distance.sqrt();
-        let halves: Vec<f64> = self
-            .negatives
-            .iter()
-            .map(|negative| {
-                let far = negative.squared_distance.sqrt();
-                (far - near) / 2.0 - 2.0 * allowance * (far + near)
-            })
-            .collect();
-        explain.add("half of the margin", halves[0], "Section 3.1");
-        halves
+        Findings { nearest, negatives: self.negatives, reaches, looked_at }
     }
 
     /// How far the embedding may move before the first, second, … wrong item can come before every right one.
     ///
-    /// `anchors` has the distances of all rows from the nearest right item.
-    fn reaches(
-        &self,
-        nearest: &Neighbour,
-        anchors: Option<&Nearby<'_>>,
-        explain: &mut Explanation,
-    ) -> Vec<f64> {
+    /// Beside them, how many wrong items were looked at.
+    fn reaches(&self, nearest: &Neighbour, anchors: Option<&Nearby<'_>>) -> (Vec<Reach>, usize) {
         let top_k = self.negatives.len();
         let mut smallest = self.first.clone();
         let mut looked_at = top_k;
@@ -547,19 +645,7 @@ impl<'q> Question<'q> {
                 }
             }
         }
-        explain.add("wrong items looked at", looked_at, "theory 14.2");
-        if let Some(first) = smallest.first() {
-            explain.add("deciding wrong item", first.negative, "theory 14.2").add(
-                "right item against it",
-                first.positive,
-                "theory 14.2",
-            );
-            if first.together > 1 {
-                explain.add("right items together", first.together, "theory 14.2, mixtures");
-            }
-            explain.add("distance from the bisector", first.distance, "theory 14.1");
-        }
-        smallest.iter().map(|reach| reach.distance).collect()
+        (smallest, looked_at)
     }
 
     /// A squared distance beyond which a wrong item is beaten inside `reach` whatever its direction.
@@ -597,7 +683,7 @@ impl<'q> Question<'q> {
     /// max_a M_ab,    M_ab = (‖h − v_b‖² − ‖h − v_a‖²) / (2‖v_a − v_b‖)
     /// ```
     fn reach(&self, negative: &Neighbour, enough: f64) -> Reach {
-        let gallery = self.certifier.gallery;
+        let gallery = self.gallery;
         let mut facing = Facing::new(self.embedding, gallery.vector(negative.row));
         let mut best = Reach {
             distance: f64::NEG_INFINITY,

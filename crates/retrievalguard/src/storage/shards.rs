@@ -51,6 +51,8 @@
 
 mod certify;
 mod files;
+mod lipschitz;
+mod pieces;
 mod search;
 mod write;
 

@@ -197,6 +197,14 @@ impl<'a> GalleryRef<'a> {
         rows.chunk_by(|&left, &right| self.item(left) == self.item(right)).count()
     }
 
+    /// The vector of a row; panics if it is in memory and has no such row.
+    pub(crate) fn vector(self, row: usize) -> Result<Cow<'a, [f32]>, CertificateError> {
+        match self {
+            Self::Memory(gallery) => Ok(gallery.vector(row).into()),
+            Self::Shards(gallery) => Ok(gallery.load_rows(&[row])?.into()),
+        }
+    }
+
     /// Shows `see` every stored vector with its row, in ascending order.
     pub(crate) fn visit_vectors(self, mut see: impl FnMut(usize, &[f32])) -> Result<(), CertificateError> {
         match self {

@@ -37,7 +37,7 @@ pub(super) fn gallery(
     let request = IndexRequest {
         records: &records,
         embedder,
-        sigma: run.description.smoothed()?.procedure.sigma,
+        sigma: Some(run.description.smoothed()?.procedure.sigma),
         samples: 0,
         seed: Seed::new(0),
         metric: stored.manifest.metric,

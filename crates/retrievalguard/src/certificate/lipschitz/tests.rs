@@ -51,7 +51,7 @@ fn the_search_answers_as_a_double_loop_over_all_pairs() {
             let outcome = certifier.certify(LipschitzName::Lipschitz, &query, &relevance).unwrap();
 
             let nearby = Nearby::new(&gallery, &query, |_| &relevance.excluded);
-            let question = Question::new(&certifier, &nearby, 0, &query, &relevance).unwrap();
+            let question = Question::new((&certifier, &gallery), &nearby, 0, &query, &relevance).unwrap();
             wide += usize::from(question.is_wide());
 
             let square = |row: usize| super::super::squared_distance(&query, gallery.vector(row));

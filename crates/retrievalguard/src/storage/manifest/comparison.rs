@@ -9,8 +9,8 @@ use crate::{Components, NormBound, Sigma};
 /// What the queries of a run are embedded with, to be checked against a gallery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuerySide {
-    /// Noise level of the queries.
-    pub sigma: Sigma,
+    /// Noise level of the queries, none if they have no noise.
+    pub sigma: Option<Sigma>,
     /// Length of their embeddings.
     pub dimension: usize,
     /// Norm bound of their encoder.
@@ -33,6 +33,11 @@ pub enum Disagreement {
         gallery: Sigma,
         /// That of the queries.
         queries: Sigma,
+    },
+    /// A noise level where the queries have none.
+    Noise {
+        /// That of the gallery.
+        gallery: Sigma,
     },
     /// Another length of embeddings.
     Dimension {
@@ -76,6 +81,9 @@ impl fmt::Display for Disagreement {
         match self {
             Self::Sigma { gallery, queries } => {
                 write!(formatter, "was smoothed with sigma {gallery}, the queries with {queries}")
+            }
+            Self::Noise { gallery } => {
+                write!(formatter, "was smoothed with sigma {gallery}, the queries have no noise")
             }
             Self::Dimension { gallery, queries } => {
                 write!(formatter, "has vectors of dimension {gallery}, the queries of {queries}")
@@ -134,8 +142,12 @@ impl Provenance {
     ) -> Result<(), Mismatch> {
         let own = self;
         let mut disagreements = Vec::new();
-        if let Some(gallery) = own.sigma.filter(|&sigma| sigma != queries.sigma) {
-            disagreements.push(Disagreement::Sigma { gallery, queries: queries.sigma });
+        match (own.sigma, queries.sigma) {
+            (Some(gallery), Some(queries)) if gallery != queries => {
+                disagreements.push(Disagreement::Sigma { gallery, queries });
+            }
+            (Some(gallery), None) => disagreements.push(Disagreement::Noise { gallery }),
+            (Some(_), Some(_)) | (None, _) => {}
         }
         if dimension != queries.dimension {
             let (gallery, queries) = (dimension, queries.dimension);

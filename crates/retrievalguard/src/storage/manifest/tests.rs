@@ -229,7 +229,7 @@ fn every_disagreement_with_the_queries_is_said() {
     let (_folder, path) = stored();
     let manifest = GalleryDirectory::read_manifest(&path).unwrap();
     let queries = QuerySide {
-        sigma: Sigma::new(0.1).unwrap(),
+        sigma: Sigma::new(0.1).ok(),
         dimension: 3,
         norm_bound: NormBound::UNIT,
         components: Components::Any,
@@ -243,7 +243,12 @@ fn every_disagreement_with_the_queries_is_said() {
         manifest.check_against("x", &clamped).unwrap_err().to_string(),
         "gallery `x` has unclamped embeddings, the queries clamped ones"
     );
-    let louder = QuerySide { sigma: Sigma::new(0.25).unwrap(), ..queries.clone() };
+    let silent = QuerySide { sigma: None, ..queries.clone() };
+    assert_eq!(
+        manifest.check_against("x", &silent).unwrap_err().to_string(),
+        "gallery `x` was smoothed with sigma 0.1, the queries have no noise"
+    );
+    let louder = QuerySide { sigma: Sigma::new(0.25).ok(), ..queries.clone() };
     assert_eq!(
         manifest.check_against("x", &louder).unwrap_err().to_string(),
         "gallery `x` was smoothed with sigma 0.1, the queries with 0.25"

@@ -4,42 +4,19 @@
 //! pilot ranks the negatives of every piece; those that are the most dangerous of all are tested together, as in memory;
 //! the others piece by piece, against the radius that is already known. The positives are part of every piece.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-
-use super::{ShardedGallery, ShardsError};
+use super::ShardedGallery;
+use super::pieces::Pieces;
 use crate::certificate::{
     CertificateError, Certifier, Explanation, Form, HalfSpaceOptions, HalfSpaceOutcome, SampledQuery,
     StepValue, Verdict, check_alike, smallest_promises, weaker,
 };
-use crate::gallery::{Gallery, Positives, Relevance, positive_rows};
-
-/// Rows of a piece: each thread holds the vectors of one, twice.
-const PIECE_ROWS: usize = 1 << 16;
+use crate::gallery::Relevance;
 
 /// A certifier whose gallery is looked at piece by piece.
 #[derive(Clone, Copy, Debug)]
 struct Piecewise<'a> {
     certifier: Certifier<'a>,
-    gallery: &'a ShardedGallery,
-    piece_rows: usize,
-}
-
-/// A query to the whole gallery, with what every piece needs of it.
-struct Case<'a> {
-    relevance: &'a Relevance,
-    /// Rows of the right answers, ascending.
-    positives: Vec<usize>,
-    /// Their vectors.
-    vectors: Vec<f32>,
-}
-
-/// The positives and some consecutive rows as a gallery of their own.
-struct Piece {
-    gallery: Gallery,
-    /// Row of the whole gallery for each row of the piece, ascending.
-    rows: Vec<usize>,
-    relevance: Relevance,
+    pieces: Pieces<'a>,
 }
 
 impl<'a> Certifier<'a> {
@@ -54,7 +31,7 @@ impl<'a> Certifier<'a> {
         relevance: &Relevance,
         form: Form,
     ) -> Result<HalfSpaceOutcome, CertificateError> {
-        Piecewise { certifier: *self, gallery, piece_rows: PIECE_ROWS }.half_space(query, relevance, form)
+        Piecewise { certifier: *self, pieces: Pieces::new(gallery) }.half_space(query, relevance, form)
     }
 }
 
@@ -65,15 +42,16 @@ impl Piecewise<'_> {
         relevance: &Relevance,
         form: Form,
     ) -> Result<HalfSpaceOutcome, CertificateError> {
-        let (found, wanted) = (query.pilot.dimension(), self.gallery.dimension());
+        let gallery = self.pieces.gallery;
+        let (found, wanted) = (query.pilot.dimension(), gallery.dimension());
         if found != wanted {
             return Err(CertificateError::DimensionMismatch { found, wanted });
         }
         check_alike(&query.pilot, &query.certifying)?;
-        let nearest = self.gallery.nearest_positive_and_negative(&query.certifying.mean(), |_| relevance)?[0];
+        let nearest = gallery.nearest_positive_and_negative(&query.certifying.mean(), |_| relevance)?[0];
         let Some(negative) = nearest.negative else { return Err(CertificateError::NoNegatives) };
-        let case = self.case(relevance)?;
-        let negatives = self.gallery.len() - case.positives.len() - relevance.excluded.len();
+        let case = self.pieces.case(relevance)?;
+        let negatives = gallery.len() - case.positives.len() - relevance.excluded.len();
         let mut explain = Explanation::default();
         explain
             .add("samples n", query.certifying.count(), "theory 2.3")
@@ -89,7 +67,8 @@ impl Piecewise<'_> {
             return Ok(outcome(Verdict::Misretrieved, explain));
         }
 
-        let ranked = self.reduce(&case, |piece, certifier| {
+        let ranked = self.pieces.reduce(&case, |piece| {
+            let certifier = self.certifier.over(&piece.gallery);
             let ranked = certifier.most_dangerous(query, &piece.relevance)?;
             Ok(ranked.into_iter().map(|(promise, row)| (promise, piece.rows[row])).collect::<Vec<_>>())
         })?;
@@ -97,7 +76,7 @@ impl Piecewise<'_> {
         let mut dangerous: Vec<usize> = ranked.into_iter().map(|(_, row)| row).collect();
         dangerous.sort_unstable();
 
-        let core = self.core(&case, &dangerous)?;
+        let core = self.pieces.core(&case, &dangerous)?;
         let certifier = self.certifier.over(&core.gallery);
         let options = HalfSpaceOptions { top_k: 1, form };
         let tested = certifier.half_space(query, &core.relevance, &options)?.into_outcome();
@@ -106,7 +85,8 @@ impl Piecewise<'_> {
         // Without a radius there is nothing that the others could take away.
         let Some(radius) = tested.verdict.radius() else { return Ok(outcome(tested.verdict, explain)) };
 
-        let others = self.reduce(&case, |piece, certifier| {
+        let others = self.pieces.reduce(&case, |piece| {
+            let certifier = self.certifier.over(&piece.gallery);
             let within: Vec<usize> =
                 dangerous.iter().filter_map(|row| piece.rows.binary_search(row).ok()).collect();
             let weakest = certifier.weakest_harmless(query, &piece.relevance, &within, radius)?;
@@ -115,10 +95,10 @@ impl Piecewise<'_> {
         match others.into_iter().flatten().reduce(weaker) {
             Some((weakest, row)) if weakest < radius => {
                 explain.drop_from("deciding negative row");
-                let label = self.gallery.label_name(self.gallery.label(row));
+                let label = gallery.label_name(gallery.label(row));
                 explain
                     .add("deciding negative row", row, "theory 2.4")
-                    .add("deciding negative", self.gallery.identity(row)?.as_str(), "theory 2.4")
+                    .add("deciding negative", gallery.identity(row)?.as_str(), "theory 2.4")
                     .add("its label", label, "theory 2.4")
                     .add("form", "thresholds from two moments of the pilot", "theory 2.6");
                 let verdict = Verdict::from_radius(true, Some(weakest));
@@ -127,102 +107,6 @@ impl Piecewise<'_> {
             }
             Some(_) | None => Ok(outcome(tested.verdict, explain)),
         }
-    }
-
-    fn case<'relevance>(&self, relevance: &'relevance Relevance) -> Result<Case<'relevance>, ShardsError> {
-        let positives = positive_rows(self.gallery.labels(), 1, relevance.positives, &relevance.excluded);
-        let vectors = self.gallery.load_rows(&positives)?;
-        Ok(Case { relevance, positives, vectors })
-    }
-
-    /// Does some work for every piece that has a negative, on several threads; the results are in the order of rows.
-    fn reduce<T: Send>(
-        &self,
-        case: &Case<'_>,
-        work: impl Fn(&Piece, Certifier<'_>) -> Result<T, CertificateError> + Sync,
-    ) -> Result<Vec<T>, CertificateError> {
-        let pieces = self.gallery.len().div_ceil(self.piece_rows);
-        let next = AtomicUsize::new(0);
-        let run = || {
-            let mut done = Vec::new();
-            loop {
-                let place = next.fetch_add(1, Ordering::Relaxed);
-                if place >= pieces {
-                    return Ok(done);
-                }
-                if let Some(piece) = self.piece(case, place)? {
-                    done.push((place, work(&piece, self.certifier.over(&piece.gallery))?));
-                }
-            }
-        };
-        let done: Vec<Result<Vec<(usize, T)>, CertificateError>> = thread::scope(|scope| {
-            let workers: Vec<_> = (0..self.gallery.threads.get()).map(|_| scope.spawn(run)).collect();
-            let joined = workers.into_iter().map(thread::ScopedJoinHandle::join);
-            joined.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-        });
-        let mut all: Vec<(usize, T)> = Vec::with_capacity(pieces);
-        for part in done {
-            all.append(&mut part?);
-        }
-        all.sort_unstable_by_key(|&(place, _)| place);
-        Ok(all.into_iter().map(|(_, result)| result).collect())
-    }
-
-    /// The positives and the rows of one piece, in ascending order; nothing if there is no negative among them.
-    fn piece(&self, case: &Case<'_>, place: usize) -> Result<Option<Piece>, ShardsError> {
-        let start = place * self.piece_rows;
-        let end = self.gallery.len().min(start + self.piece_rows);
-        let excluded = &case.relevance.excluded;
-        let own: Vec<usize> = (start..end).filter(|row| excluded.binary_search(row).is_err()).collect();
-        let before = case.positives.partition_point(|&row| row < start);
-        let behind = case.positives.partition_point(|&row| row < end);
-        if own.len() == behind - before {
-            return Ok(None);
-        }
-        let dimension = self.gallery.dimension();
-        let rows = [&case.positives[..before], &own, &case.positives[behind..]].concat();
-        let loaded = self.gallery.load_rows(&own)?;
-        let vectors =
-            [&case.vectors[..before * dimension], &loaded, &case.vectors[behind * dimension..]].concat();
-        drop(loaded);
-        // Nothing asks a piece for names.
-        let identities = vec![String::new(); rows.len()];
-        self.assemble(case, rows, vectors, identities).map(Some)
-    }
-
-    /// The positives and the dangerous negatives.
-    fn core(&self, case: &Case<'_>, dangerous: &[usize]) -> Result<Piece, ShardsError> {
-        let mut rows = [&case.positives, dangerous].concat();
-        rows.sort_unstable();
-        let vectors = self.gallery.load_rows(&rows)?;
-        let mut identities = vec![String::new(); rows.len()];
-        for (identity, row) in identities.iter_mut().zip(&rows) {
-            if dangerous.binary_search(row).is_ok() {
-                *identity = self.gallery.identity(*row)?;
-            }
-        }
-        self.assemble(case, rows, vectors, identities)
-    }
-
-    fn assemble(
-        &self,
-        case: &Case<'_>,
-        rows: Vec<usize>,
-        vectors: Vec<f32>,
-        identities: Vec<String>,
-    ) -> Result<Piece, ShardsError> {
-        let labels: Vec<&str> =
-            rows.iter().map(|&row| self.gallery.label_name(self.gallery.label(row))).collect();
-        let gallery =
-            Gallery::new(vectors, self.gallery.dimension(), identities, &labels, self.gallery.metric())?;
-        let positives = match case.relevance.positives {
-            Positives::Label(label) => gallery
-                .label_named(self.gallery.label_name(label))
-                .map_or(Positives::Absent, Positives::Label),
-            Positives::Item(row) => rows.binary_search(&row).map_or(Positives::Absent, Positives::Item),
-            Positives::Absent => Positives::Absent,
-        };
-        Ok(Piece { gallery, rows, relevance: Relevance::new(positives, Vec::new()) })
     }
 }
 
@@ -239,13 +123,13 @@ fn in_rows_of_the_whole(mut explain: Explanation, rows: &[usize]) -> Explanation
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::num::NonZeroUsize;
     use std::path::Path;
 
     use super::*;
     use crate::certificate::{Outcome, Radius};
-    use crate::gallery::Metric;
+    use crate::gallery::{Gallery, Metric, Positives};
     use crate::noise::{ImageIdentity, NoiseStream, Stage};
     use crate::storage::manifest::Provenance;
     use crate::storage::shards::{ShardItem, ShardOptions, ShardWriter};
@@ -260,7 +144,7 @@ mod tests {
         vector.iter_mut().for_each(|value| *value /= norm);
     }
 
-    fn sharded(folder: &Path, whole: &Gallery, rows: usize) -> ShardedGallery {
+    pub(in crate::storage::shards) fn sharded(folder: &Path, whole: &Gallery, rows: usize) -> ShardedGallery {
         let rows = NonZeroUsize::new(rows).unwrap();
         let options = ShardOptions { dimension: whole.dimension(), metric: whole.metric(), rows };
         let mut writer = ShardWriter::create(folder, options, Provenance::unknown(NormBound::UNIT)).unwrap();
@@ -274,7 +158,12 @@ mod tests {
     }
 
     /// Unit vectors around the centres of their labels.
-    fn clusters(rows: usize, dimension: usize, labels: usize, seed: u64) -> Gallery {
+    pub(in crate::storage::shards) fn clusters(
+        rows: usize,
+        dimension: usize,
+        labels: usize,
+        seed: u64,
+    ) -> Gallery {
         let mut vectors = vec![0.0; rows * dimension];
         for (row, vector) in vectors.chunks_exact_mut(dimension).enumerate() {
             let mut centre = vec![0.0; dimension];
@@ -317,7 +206,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let gallery = sharded(folder.path(), whole, rows);
             let certifier = Certifier::new(&gallery, sigma, alpha);
-            let certifier = Piecewise { certifier, gallery: &gallery, piece_rows };
+            let certifier = Piecewise { certifier, pieces: Pieces { gallery: &gallery, piece_rows } };
             let found = certifier.half_space(query, relevance, form).unwrap().into_outcome();
             assert_eq!(found.verdict, wanted.verdict, "{case}, shards of {rows}, pieces of {piece_rows}");
             for quantity in [
@@ -420,7 +309,7 @@ mod tests {
         let gallery = sharded(folder.path(), &whole, 2);
         let alpha = Alpha::new(0.2).unwrap();
         let certifier = Certifier::new(&gallery, Sigma::new(0.25).unwrap(), alpha);
-        let certifier = Piecewise { certifier, gallery: &gallery, piece_rows: 2 };
+        let certifier = Piecewise { certifier, pieces: Pieces { gallery: &gallery, piece_rows: 2 } };
         let relevance = Relevance::new(Positives::Item(1), vec![]);
         let signs = |count: usize, name: &str, seed: u64| {
             let mut values = vec![0.0; count];
