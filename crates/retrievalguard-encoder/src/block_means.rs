@@ -21,7 +21,7 @@ use retrievalguard::storage::atomic::{self, WriteError};
 
 use crate::model_config::{ChannelOrder, Crop, Input, Layout, ModelConfig, Output, Resize};
 use crate::protobuf::MessageWriter;
-use crate::resize::{Interpolation, PassOrder};
+use crate::resize::{Interpolation, PassOrder, Resampling};
 
 /// Largest side of a picture.
 const LARGEST_SIZE: usize = 4096;
@@ -101,6 +101,7 @@ impl BlockMeans {
                 width: size,
                 interpolation: Interpolation::Bilinear,
                 order: PassOrder::default(),
+                resampling: Resampling::Float,
             },
             crop: Crop::None,
             output: Output {

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use retrievalguard_encoder::model_config::{ModelConfig, Crop, Resize};
-//! use retrievalguard_encoder::resize::{Interpolation, PassOrder};
+//! use retrievalguard_encoder::resize::{Interpolation, PassOrder, Resampling};
 //!
 //! let config = ModelConfig::from_toml(
 //!     r#"
@@ -30,8 +30,12 @@
 //!     normalise = true
 //!     "#,
 //! )?;
-//! let resize =
-//!     Resize::ShorterSide { size: 256, interpolation: Interpolation::Bilinear, order: PassOrder::default() };
+//! let resize = Resize::ShorterSide {
+//!     size: 256,
+//!     interpolation: Interpolation::Bilinear,
+//!     order: PassOrder::Cheaper,
+//!     resampling: Resampling::EightBit,
+//! };
 //! assert_eq!(config.resize, resize);
 //! assert_eq!(config.crop, Crop::Centre);
 //! assert_eq!(config.norm_bound().get(), 1.0);
@@ -47,7 +51,9 @@ use retrievalguard::NormBound;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::resize::{Interpolation, PassOrder, Preparation, Size};
+use crate::picture::RgbPicture;
+use crate::resize::{Interpolation, PassOrder, Preparation, Resampling, Size};
+use crate::table::FilePixels;
 
 mod timm;
 
@@ -128,6 +134,9 @@ pub enum Resize {
         /// Which axis is resampled first.
         #[serde(default, skip_serializing_if = "is_default")]
         order: PassOrder,
+        /// In which numbers.
+        #[serde(default, skip_serializing_if = "is_default")]
+        resampling: Resampling,
     },
     /// Both sides are given, whatever the proportions: torchvision's `Resize((height, width))`.
     Exact {
@@ -140,6 +149,9 @@ pub enum Resize {
         /// Which axis is resampled first.
         #[serde(default, skip_serializing_if = "is_default")]
         order: PassOrder,
+        /// In which numbers.
+        #[serde(default, skip_serializing_if = "is_default")]
+        resampling: Resampling,
     },
     /// Pictures already have the right size.
     None {},
@@ -324,21 +336,31 @@ impl ModelConfig {
 
     /// What is done to a picture before noise is added.
     pub fn preparation(&self) -> Preparation {
-        let (resize, interpolation, order) = match self.resize {
-            Resize::ShorterSide { size, interpolation, order } => {
-                (crate::resize::Resize::Shorter(size), interpolation, order)
+        let (resize, interpolation, order, resampling) = match self.resize {
+            Resize::ShorterSide { size, interpolation, order, resampling } => {
+                (crate::resize::Resize::Shorter(size), interpolation, order, resampling)
             }
-            Resize::Exact { height, width, interpolation, order } => {
-                (crate::resize::Resize::Exact { height, width }, interpolation, order)
+            Resize::Exact { height, width, interpolation, order, resampling } => {
+                (crate::resize::Resize::Exact { height, width }, interpolation, order, resampling)
             }
-            Resize::None {} => (crate::resize::Resize::Keep, Interpolation::Bilinear, PassOrder::default()),
+            Resize::None {} => (
+                crate::resize::Resize::Keep,
+                Interpolation::Bilinear,
+                PassOrder::default(),
+                Resampling::default(),
+            ),
         };
         let size = Size { height: self.input.height, width: self.input.width };
         let crop = match self.crop {
             Crop::Centre => Some(size),
             Crop::None => None,
         };
-        Preparation { resize, interpolation, crop, order }
+        Preparation { resize, interpolation, crop, order, resampling }
+    }
+
+    /// How far the encoder's input moves when pixels of such a picture change; see [`Preparation::file_pixels`].
+    pub fn file_pixels(&self, picture: &RgbPicture) -> Option<FilePixels> {
+        self.preparation().file_pixels(picture, self.input.channels)
     }
 
     /// Shape of one picture as the tool holds it: channels, height, width, whatever the encoder's layout.

@@ -146,7 +146,17 @@ struct Decoded {
     height: usize,
     /// Interleaved RGB.
     pixels: Vec<u8>,
+    colours: Colours,
     exif: Option<Vec<u8>>,
+}
+
+/// How many numbers a pixel of the file has, whatever it is decoded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colours {
+    /// One: the three channels are equal and change together.
+    Grey,
+    /// Three, or what becomes three on the way (palettes, CMYK).
+    Rgb,
 }
 
 /// A rectangle of pixels; `right` and `bottom` are just outside.
@@ -168,6 +178,7 @@ pub struct RgbPicture {
     width: usize,
     height: usize,
     pixels: Vec<u8>,
+    colours: Colours,
 }
 
 impl RgbPicture {
@@ -178,12 +189,13 @@ impl RgbPicture {
             let picture = picture.to_owned();
             return Err(PictureError::PixelBytes { picture, width, height, found: pixels.len(), wanted });
         }
-        Ok(Self { width, height, pixels })
+        Ok(Self { width, height, pixels, colours: Colours::Rgb })
     }
 
     /// Makes a picture of grey pixels, one byte each.
     pub fn from_grey(picture: &str, width: usize, height: usize, grey: &[u8]) -> Result<Self, PictureError> {
-        Self::new(picture, width, height, grey.iter().flat_map(|&level| [level; 3]).collect())
+        let whole = Self::new(picture, width, height, grey.iter().flat_map(|&level| [level; 3]).collect())?;
+        Ok(Self { colours: Colours::Grey, ..whole })
     }
 
     /// Reads a file.
@@ -211,9 +223,9 @@ impl RgbPicture {
             PictureFormat::Png => png::decode(bytes, limits),
             PictureFormat::WebP => webp::decode(bytes, limits),
         });
-        let Decoded { width, height, pixels, exif } =
+        let Decoded { width, height, pixels, colours, exif } =
             decoded.map_err(|fault| fault.named(picture, format))?;
-        let upright = Self { width, height, pixels };
+        let upright = Self { width, height, pixels, colours };
         Ok(match exif.as_deref().and_then(exif::orientation) {
             Some(orientation) => upright.turned(orientation),
             None => upright,
@@ -228,6 +240,11 @@ impl RgbPicture {
     /// Height in pixels.
     pub fn height(&self) -> usize {
         self.height
+    }
+
+    /// How many numbers a pixel of the file has.
+    pub fn colours(&self) -> Colours {
+        self.colours
     }
 
     /// Interleaved RGB, row by row.
@@ -248,7 +265,7 @@ impl RgbPicture {
             let start = (row * self.width + crop.left) * 3;
             pixels.extend_from_slice(&self.pixels[start..start + width * 3]);
         }
-        Ok(Self { width, height, pixels })
+        Ok(Self { width, height, pixels, colours: self.colours })
     }
 
     /// Applies an EXIF orientation, 1 to 8.
@@ -275,7 +292,7 @@ impl RgbPicture {
                 pixels.extend_from_slice(&self.pixels[start..start + 3]);
             }
         }
-        Self { width, height, pixels }
+        Self { width, height, pixels, colours: self.colours }
     }
 }
 

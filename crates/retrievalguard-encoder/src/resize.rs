@@ -4,16 +4,21 @@
 //! on 8-bit pixels in 22-bit fixed point, one axis after the other, with the filter widened when shrinking. Measured
 //! on 102 preparations of 38 JPEGs in `tests/reference/pictures`: no value differs from Pillow 13.
 //!
+//! [`Resampling::Float`] has the same filters without rounding to 8 bits, as Pillow resamples images of mode `F`: linear, so
+//! that a small change of a picture stays a small change. [`Preparation::file_pixels`] says how small.
+//!
 //! Only the part that the crop keeps is computed, so that a picture one pixel wide costs no more than another.
-
-use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use self::passes::{Lines, Weighs, Weight};
+use self::weights::{Axis, Weights};
 use crate::picture::{PictureError, RgbPicture};
 
-/// Fractional bits of the filter weights (`PRECISION_BITS` of Pillow's `Resample.c`).
-const WEIGHT_BITS: u32 = 32 - 8 - 2;
+mod banded;
+mod file_pixels;
+mod passes;
+mod weights;
 
 /// The most pixels a picture may have after preparation.
 const MOST_PIXELS: u64 = 100_000_000;
@@ -100,6 +105,18 @@ pub enum PassOrder {
     AcrossFirst,
 }
 
+/// In which numbers pixels are resampled; nothing but [`Float`](Self::Float) is linear, and so is worth a radius of the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resampling {
+    /// Pillow's: every pass ends in 8 bits.
+    #[default]
+    #[serde(rename = "8-bit")]
+    EightBit,
+    /// `f64` in both passes, cut to `[0, 1]` and rounded to `f32` once, at the end.
+    Float,
+}
+
 /// Rows and columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
@@ -121,6 +138,9 @@ pub struct Preparation {
     /// Which axis is resampled first.
     #[serde(default)]
     pub order: PassOrder,
+    /// In which numbers.
+    #[serde(default)]
+    pub resampling: Resampling,
 }
 
 /// A picture ready for an encoder.
@@ -130,131 +150,6 @@ pub struct PreparedPicture {
     pub size: Size,
     /// The red plane, the green, the blue, each row by row, in `[0, 1]`.
     pub values: Vec<f32>,
-}
-
-/// Where one axis of the result comes from.
-struct Axis {
-    /// Length after resizing.
-    resized: usize,
-    /// First position after resizing that is kept, and how many.
-    start: usize,
-    kept: usize,
-    /// Black before the kept part.
-    border: usize,
-    /// Length of the result.
-    length: usize,
-}
-
-impl Axis {
-    /// torchvision's `CenterCrop`: border rounded down, crop start rounded half to even.
-    fn new(resized: usize, crop: Option<usize>) -> Self {
-        let length = crop.unwrap_or(resized);
-        if length >= resized {
-            return Self { resized, start: 0, kept: resized, border: (length - resized) / 2, length };
-        }
-        let start = ((resized - length) as f64 / 2.0).round_ties_even() as usize;
-        Self { resized, start, kept: length, border: 0, length }
-    }
-}
-
-/// For each position of the result the first pixel it depends on, and the weights from there on.
-type Weights = Vec<(usize, Vec<i32>)>;
-
-/// `precompute_coeffs` and `normalize_coeffs_8bpc` of Pillow's `Resample.c`, for the kept positions.
-fn weights(source: usize, axis: &Axis, interpolation: Interpolation) -> Weights {
-    let scale = source as f64 / axis.resized as f64;
-    let filter_scale = scale.max(1.0);
-    let support = interpolation.support() * filter_scale;
-    (axis.start..axis.start + axis.kept)
-        .map(|position| {
-            let centre = (position as f64 + 0.5) * scale;
-            // Casts to integers stop at zero, as Pillow's comparison does.
-            let first = (centre - support + 0.5) as usize;
-            let end = ((centre + support + 0.5) as usize).min(source);
-            let exact: Vec<f64> = (first..end)
-                .map(|pixel| interpolation.weight((pixel as f64 - centre + 0.5) * (1.0 / filter_scale)))
-                .collect();
-            let total: f64 = exact.iter().sum();
-            let fixed = |weight: &f64| {
-                let weight = if total == 0.0 { *weight } else { weight / total };
-                let scaled = weight * f64::from(1 << WEIGHT_BITS);
-                (if weight < 0.0 { scaled - 0.5 } else { scaled + 0.5 }) as i32
-            };
-            (first, exact.iter().map(fixed).collect())
-        })
-        .collect()
-}
-
-/// Source pixel of each kept position; Pillow adds up the steps instead of multiplying.
-fn nearest(source: usize, axis: &Axis) -> Vec<usize> {
-    let scale = source as f64 / axis.resized as f64;
-    let mut at = scale * 0.5;
-    let mut sources = Vec::with_capacity(axis.kept);
-    for position in 0..axis.start + axis.kept {
-        if position >= axis.start {
-            sources.push((at as usize).min(source - 1));
-        }
-        at += scale;
-    }
-    sources
-}
-
-fn level(sum: i32) -> u8 {
-    (sum >> WEIGHT_BITS).clamp(0, 255) as u8
-}
-
-/// Interleaved RGB rows, cut from a larger picture whose column `left` and row `top` they begin with.
-struct Lines<'a> {
-    pixels: &'a [u8],
-    /// Bytes from one row to the next.
-    stride: usize,
-    left: usize,
-    top: usize,
-}
-
-impl Lines<'_> {
-    /// Resamples the given rows of the larger picture across.
-    fn across(&self, rows: Range<usize>, weights: &Weights) -> Vec<u8> {
-        let mut output = Vec::with_capacity(rows.len() * weights.len() * 3);
-        for row in rows {
-            let line = &self.pixels[(row - self.top) * self.stride..(row - self.top + 1) * self.stride];
-            for (first, weights) in weights {
-                let mut sums = [1_i32 << (WEIGHT_BITS - 1); 3];
-                let pixels = line[(first - self.left) * 3..].as_chunks::<3>().0;
-                for (pixel, &weight) in pixels.iter().zip(weights) {
-                    for (sum, &value) in sums.iter_mut().zip(pixel) {
-                        *sum += i32::from(value) * weight;
-                    }
-                }
-                output.extend(sums.map(level));
-            }
-        }
-        output
-    }
-
-    /// Resamples the given columns of the larger picture down.
-    fn down(&self, columns: Range<usize>, weights: &Weights) -> Vec<u8> {
-        let part = (columns.start - self.left) * 3..(columns.end - self.left) * 3;
-        let mut output = Vec::with_capacity(weights.len() * part.len());
-        let mut sums = vec![0_i32; part.len()];
-        for (first, weights) in weights {
-            sums.fill(1 << (WEIGHT_BITS - 1));
-            let lines = self.pixels[(first - self.top) * self.stride..].chunks_exact(self.stride);
-            for (line, &weight) in lines.zip(weights) {
-                for (sum, &value) in sums.iter_mut().zip(&line[part.clone()]) {
-                    *sum += i32::from(value) * weight;
-                }
-            }
-            output.extend(sums.iter().map(|&sum| level(sum)));
-        }
-        output
-    }
-}
-
-/// The source pixels that the kept positions depend on.
-fn reach(weights: &Weights) -> Range<usize> {
-    let start = weights.first().map_or(0, |(first, _)| *first);
-    start..weights.last().map_or(start, |(first, weights)| first + weights.len())
 }
 
 impl Preparation {
@@ -275,6 +170,13 @@ impl Preparation {
         }
     }
 
+    /// Where the rows and columns of the result come from.
+    fn axes(&self, width: usize, height: usize) -> (Axis, Axis) {
+        let (height, width) = self.resized(width, height);
+        let rows = Axis::new(height, self.crop.map(|size| size.height));
+        (rows, Axis::new(width, self.crop.map(|size| size.width)))
+    }
+
     /// Prepares one picture; `name` is the name that an error gives.
     pub fn apply(&self, name: &str, picture: &RgbPicture) -> Result<PreparedPicture, PictureError> {
         let (height, width) = self.resized(picture.width(), picture.height());
@@ -285,8 +187,7 @@ impl Preparation {
         if !(1..=LONGEST_SIDE).contains(&height) || !(1..=LONGEST_SIDE).contains(&width) {
             return Err(refused(width, height));
         }
-        let rows = Axis::new(height, self.crop.map(|size| size.height));
-        let columns = Axis::new(width, self.crop.map(|size| size.width));
+        let (rows, columns) = self.axes(picture.width(), picture.height());
         if !(1..=MOST_PIXELS).contains(&(rows.length as u64).saturating_mul(columns.length as u64)) {
             return Err(refused(columns.length, rows.length));
         }
@@ -297,37 +198,39 @@ impl Preparation {
             let start = (rows.border + row) * columns.length + columns.border;
             for (column, pixel) in line.as_chunks::<3>().0.iter().enumerate() {
                 for (channel, &value) in pixel.iter().enumerate() {
-                    values[channel * plane + start + column] = f32::from(value) / 255.0;
+                    values[channel * plane + start + column] = value;
                 }
             }
         }
         Ok(PreparedPicture { size: Size { height: rows.length, width: columns.length }, values })
     }
 
-    /// The kept part, as interleaved RGB.
-    fn resample(&self, picture: &RgbPicture, rows: &Axis, columns: &Axis) -> Vec<u8> {
+    /// The kept part as interleaved RGB in `[0, 1]`.
+    fn resample(&self, picture: &RgbPicture, rows: &Axis, columns: &Axis) -> Vec<f32> {
         let (width, height) = (picture.width(), picture.height());
+        let level = |value: u8| f32::from(value) / 255.0;
         if self.interpolation == Interpolation::Nearest {
-            let columns = nearest(width, columns);
-            return nearest(height, rows)
+            let columns = columns.nearest(width);
+            return rows
+                .nearest(height)
                 .into_iter()
                 .flat_map(|row| columns.iter().map(move |&column| (row * width + column) * 3))
-                .flat_map(|at| [picture.pixels()[at], picture.pixels()[at + 1], picture.pixels()[at + 2]])
+                .flat_map(|at| &picture.pixels()[at..at + 3])
+                .map(|&value| level(value))
                 .collect();
         }
-        let by_row = weights_or_copy(height, rows, self.interpolation);
-        let by_column = weights_or_copy(width, columns, self.interpolation);
-        let source = Lines { pixels: picture.pixels(), stride: width * 3, left: 0, top: 0 };
-        let (source_rows, source_columns) = (reach(&by_row), reach(&by_column));
-        if self.down_first(picture, rows, columns) {
-            let pixels = source.down(source_columns.clone(), &by_row);
-            let stride = source_columns.len() * 3;
-            let lines = Lines { pixels: &pixels, stride, left: source_columns.start, top: 0 };
-            lines.across(0..rows.kept, &by_column)
-        } else {
-            let pixels = source.across(source_rows.clone(), &by_column);
-            let lines = Lines { pixels: &pixels, stride: columns.kept * 3, left: 0, top: source_rows.start };
-            lines.down(0..columns.kept, &by_row)
+        let by_row = rows.weights(height, self.interpolation);
+        let by_column = columns.weights(width, self.interpolation);
+        let down_first = self.down_first(picture, rows, columns);
+        match self.resampling {
+            Resampling::EightBit => {
+                let levels = both_passes(picture, &by_row.fixed(), &by_column.fixed(), down_first);
+                levels.into_iter().map(level).collect()
+            }
+            Resampling::Float => both_passes(picture, &by_row, &by_column, down_first)
+                .into_iter()
+                .map(|value| (value / 255.0).clamp(0.0, 1.0) as f32)
+                .collect(),
         }
     }
 
@@ -338,21 +241,37 @@ impl Preparation {
     }
 }
 
-/// An axis that keeps its length is copied: each pixel with weight one.
-fn weights_or_copy(source: usize, axis: &Axis, interpolation: Interpolation) -> Weights {
-    if source == axis.resized {
-        return (axis.start..axis.start + axis.kept).map(|at| (at, vec![1 << WEIGHT_BITS])).collect();
+/// The kept positions of a picture, in steps of 1/255: one pass over the picture and one over what the first leaves.
+fn both_passes<W>(
+    picture: &RgbPicture,
+    by_row: &Weights<W>,
+    by_column: &Weights<W>,
+    down_first: bool,
+) -> Vec<W::Value>
+where
+    W: Weighs<u8> + Weighs<<W as Weight>::Value>,
+{
+    let source = Lines { pixels: picture.pixels(), stride: picture.width() * 3, left: 0, top: 0 };
+    let (rows, columns) = (by_row.reach(), by_column.reach());
+    if down_first {
+        let pixels = source.down(columns.clone(), by_row);
+        let lines = Lines { pixels: &pixels, stride: columns.len() * 3, left: columns.start, top: 0 };
+        lines.across(0..by_row.len(), by_column)
+    } else {
+        let pixels = source.across(rows.clone(), by_column);
+        let lines = Lines { pixels: &pixels, stride: by_column.len() * 3, left: 0, top: rows.start };
+        lines.down(0..by_column.len(), by_row)
     }
-    weights(source, axis, interpolation)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Interpolation, PassOrder, Preparation, Resize, Size};
+    use super::{Interpolation, PassOrder, Preparation, Resampling, Resize, Size};
     use crate::picture::{PictureError, RgbPicture};
 
     fn preparation(resize: Resize, crop: Option<Size>) -> Preparation {
-        Preparation { resize, interpolation: Interpolation::Bilinear, crop, order: PassOrder::default() }
+        let (order, resampling) = (PassOrder::default(), Resampling::default());
+        Preparation { resize, interpolation: Interpolation::Bilinear, crop, order, resampling }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
-use retrievalguard_encoder::resize::{Interpolation, PassOrder, Preparation, Resize, Size};
+use retrievalguard_encoder::resize::{Interpolation, PassOrder, Preparation, Resampling, Resize, Size};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/pictures")
@@ -52,7 +52,8 @@ fn preparation(text: &str) -> Preparation {
         _ => Interpolation::Lanczos,
     };
     let order = if words.len() > 3 { PassOrder::AcrossFirst } else { PassOrder::Cheaper };
-    Preparation { resize, interpolation, crop: (words[2] != "none").then(|| size(words[2])), order }
+    let crop = (words[2] != "none").then(|| size(words[2]));
+    Preparation { resize, interpolation, crop, order, resampling: Resampling::EightBit }
 }
 
 /// Greatest difference in steps of 1/255.

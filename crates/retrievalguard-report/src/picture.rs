@@ -6,7 +6,7 @@ use retrievalguard::Seed;
 use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::picture::RgbPicture;
-use retrievalguard_encoder::resize::{Interpolation, PassOrder, Preparation, Resize};
+use retrievalguard_encoder::resize::{Interpolation, PassOrder, Preparation, Resampling, Resize};
 
 /// Longest side of a thumbnail in the report.
 pub const SIDE: usize = 96;
@@ -75,6 +75,7 @@ impl Thumbnail {
             interpolation: Interpolation::Bilinear,
             crop: None,
             order: PassOrder::default(),
+            resampling: Resampling::default(),
         };
         let planes = preparation.apply(name, picture)?.values;
         Self::encoded(width, height, &interleaved(&planes, 3, width * height), Coding::Jpeg)

@@ -164,7 +164,7 @@ export class Query {
   #look(asked, look) {
     const radius = radiusOf(look);
     const { verdict, label, unbounded, statement, samples } = look;
-    asked.answer = { ...asked.answer, verdict, label, radius: look.radius, unbounded, statement, samples };
+    asked.answer = { ...asked.answer, verdict, label, radius: look.radius, file_radius: look.file_radius, unbounded, statement, samples };
     if (Number.isFinite(radius)) asked.looks.push([samples, radius]);
     this.#radius(asked, look);
     if (radius > 0) this.#announce(`Certified radius ${radiusText(radius)} after ${grouped(samples)} samples, still growing.`);
@@ -266,6 +266,7 @@ export class Query {
     big.classList.toggle("word", certified ? radius === Infinity : !growing);
     byId("answer-unit").textContent = "certified l2 radius, pixels in [0, 1]";
     byId("answer-scale").textContent = scale(certified, radius, asked.answer.sigma, this.#about()?.input);
+    byId("answer-file").textContent = fileRadius(certified, radius, asked.answer.file_radius);
     // An answer also tells how much of its time was waiting.
     const time = timeText(milliseconds.total ?? milliseconds);
     byId("answer-progress").textContent = growing
@@ -375,6 +376,13 @@ function scale(certified, radius, sigma, input) {
   const each = (radius * 255) / Math.sqrt(input.channels * input.height * input.width);
   const one = radius >= 1 ? "all 255" : roundDown(radius * 255, 1);
   return `${words}; spread over the whole picture, ${roundDown(each, 2)} of 255 grey levels on every value; on a single value, ${one}`;
+}
+
+// The same radius in the pixels of the file, before resizing.
+function fileRadius(certified, radius, file) {
+  if (!certified || radius === Infinity || file === undefined) return "";
+  if (file === null) return "in the pixels of the file: none, rounding while the picture is resized may use it up";
+  return `in the pixels of the file, before resizing: ${radiusText(file)}`;
 }
 
 // The proved radius: zero without one, infinite without limit.

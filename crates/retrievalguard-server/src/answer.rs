@@ -3,6 +3,7 @@
 use retrievalguard::Alpha;
 use retrievalguard::certificate::{Decision, Radius, Retriever, Verdict, round_down};
 use retrievalguard::gallery::Neighbour;
+use retrievalguard_encoder::table::FilePixels;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -109,6 +110,10 @@ pub(crate) struct Answer {
     pub(crate) candidate_label: Option<String>,
     /// No change of the prepared picture below this l2 norm changes the label; null if abstained or unbounded
     pub(crate) radius: Option<f64>,
+    /// No change of the file's own pixels (decoded, in [0, 1], same width and height) below this l2 norm changes the label;
+    /// null if abstained, unbounded, or used up by rounding while the picture is resized
+    #[serde(default)]
+    pub(crate) file_radius: Option<f64>,
     /// Whether no change whatsoever can change the label
     pub(crate) unbounded: bool,
     /// The guarantee in words
@@ -152,6 +157,7 @@ pub(crate) struct Step {
     pub(crate) verdict: VerdictWord,
     pub(crate) label: Option<String>,
     pub(crate) radius: Option<f64>,
+    pub(crate) file_radius: Option<f64>,
     pub(crate) unbounded: bool,
     pub(crate) statement: String,
     pub(crate) milliseconds: f64,
@@ -162,18 +168,25 @@ pub(crate) struct Guarantee {
     pub(crate) verdict: VerdictWord,
     pub(crate) label: Option<String>,
     pub(crate) radius: Option<f64>,
+    pub(crate) file_radius: Option<f64>,
     pub(crate) unbounded: bool,
     pub(crate) statement: String,
 }
 
 impl Guarantee {
     /// An answer is given only with a proof; everything else is an abstention.
-    pub(crate) fn new(verdict: Verdict, candidate: Option<&str>, system: &Guarantees, samples: u32) -> Self {
+    pub(crate) fn new(
+        verdict: Verdict,
+        candidate: Option<&str>,
+        (system, samples): (&Guarantees, u32),
+        file: Option<FilePixels>,
+    ) -> Self {
         let (Verdict::Certified { radius }, Some(label)) = (verdict, candidate) else {
             return Self {
                 verdict: VerdictWord::Abstained,
                 label: None,
                 radius: None,
+                file_radius: None,
                 unbounded: false,
                 statement: abstention(candidate, system.retriever, samples),
             };
@@ -202,12 +215,15 @@ impl Guarantee {
             }
             Radius::Unbounded => format!("No change of {picture} {changes}, {chance}."),
         };
+        let in_file = file.map_or(String::new(), |file| format!(" {}", file.statement(radius)));
+        let finite = |radius: Radius| Some(radius.get()).filter(|radius| radius.is_finite());
         Self {
             verdict: VerdictWord::Certified,
             label: Some(label.to_owned()),
-            radius: Some(radius.get()).filter(|radius| radius.is_finite()),
+            radius: finite(radius),
+            file_radius: file.and_then(|file| file.radius(radius)).and_then(finite),
             unbounded: radius == Radius::Unbounded,
-            statement,
+            statement: statement + &in_file,
         }
     }
 }

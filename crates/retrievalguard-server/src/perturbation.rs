@@ -90,7 +90,7 @@ impl Perturbation {
             .zip(&self.picture.pixels)
             .map(|(&there, &here)| f64::from(there) - f64::from(here))
             .collect();
-        (Prepared { identity: self.picture.identity.clone(), pixels }, norm(&change))
+        (Prepared { identity: self.picture.identity.clone(), pixels, file: None }, norm(&change))
     }
 
     fn numbers(&self) -> usize {
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     fn picture() -> Arc<Prepared> {
-        Arc::new(Prepared { identity: "p".to_owned(), pixels: vec![0.5; 48] })
+        Arc::new(Prepared { identity: "p".to_owned(), pixels: vec![0.5; 48], file: None })
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl<'a> QueryExecution<'a> {
                     report(QueryProgress::First(Box::new(first)));
                 }
                 Sighting::Radius { label, outcome } => {
-                    report(QueryProgress::Step(self.step(started, label, outcome)));
+                    report(QueryProgress::Step(self.step(request, started, label, outcome)));
                 }
             }
             Ok(())
@@ -202,12 +202,19 @@ impl<'a> QueryExecution<'a> {
         label.map(|label| self.snapshot.gallery().label_name(label).to_owned())
     }
 
-    fn step(&self, started: Instant, label: Option<Label>, outcome: GrowingOutcome) -> Step {
+    fn step(
+        &self,
+        request: &QueryRequest,
+        started: Instant,
+        label: Option<Label>,
+        outcome: GrowingOutcome,
+    ) -> Step {
         let (label, samples) = (self.label_name(label), outcome.samples);
-        let Guarantee { verdict, label, radius, unbounded, statement } =
-            Guarantee::new(outcome.verdict, label.as_deref(), self.guarantees, samples);
+        let system = (self.guarantees, samples);
+        let Guarantee { verdict, label, radius, file_radius, unbounded, statement } =
+            Guarantee::new(outcome.verdict, label.as_deref(), system, request.picture.file);
         let milliseconds = milliseconds(started);
-        Step { samples, verdict, label, radius, unbounded, statement, milliseconds }
+        Step { samples, verdict, label, radius, file_radius, unbounded, statement, milliseconds }
     }
 
     fn answer(
@@ -218,13 +225,15 @@ impl<'a> QueryExecution<'a> {
         (samples, decision): (u32, DecisionWord),
         (items, plain): (Vec<Item>, Option<Item>),
     ) -> Answer {
-        let Guarantee { verdict, label, radius, unbounded, statement } =
-            Guarantee::new(verdict, candidate.as_deref(), self.guarantees, samples);
+        let system = (self.guarantees, samples);
+        let Guarantee { verdict, label, radius, file_radius, unbounded, statement } =
+            Guarantee::new(verdict, candidate.as_deref(), system, request.picture.file);
         Answer {
             verdict,
             label,
             candidate_label: candidate,
             radius,
+            file_radius,
             unbounded,
             statement,
             retriever: self.guarantees.retriever.as_str().to_owned(),

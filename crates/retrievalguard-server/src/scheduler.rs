@@ -25,6 +25,7 @@ use retrievalguard::noise::{ImageIdentity, NoiseStream, Stage};
 use retrievalguard::{
     Components, Embedder, EmbedderFailure, Excess, NormBound, SampleError, Samples, Seed, Sigma,
 };
+use retrievalguard_encoder::table::FilePixels;
 
 use self::queue::Account;
 use self::shared::Shared;
@@ -58,6 +59,8 @@ pub struct Prepared {
     pub identity: String,
     /// Planes in `[0, 1]`, as the encoder takes them.
     pub pixels: Vec<f32>,
+    /// How far they move when pixels of the file change; none if they do not come from a file.
+    pub file: Option<FilePixels>,
 }
 
 /// A query's place in the queue; dropping it cancels what is queued.

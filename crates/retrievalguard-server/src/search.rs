@@ -209,7 +209,8 @@ impl Searches {
                 .iter()
                 .zip(shift)
                 .map(|(&pixel, shift)| (f64::from(pixel) + share * shift) as f32);
-            let moved = Prepared { identity: picture.identity.clone(), pixels: moved.collect() };
+            let (identity, pixels) = (picture.identity.clone(), moved.collect());
+            let moved = Prepared { identity, pixels, file: None };
             self.service.check(&moved)?;
             Ok::<_, Problem>(self.service.guess(&Arc::new(moved), ticket)? != label)
         };

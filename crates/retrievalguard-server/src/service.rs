@@ -83,7 +83,7 @@ impl Service {
     /// Runs a few passes, so that the first query finds the encoder awake and the queue knows its speed.
     pub(crate) fn warm_up(&self) -> Result<(), OpenError> {
         let grey = vec![0.5; self.embedder.input_len()];
-        let picture = Arc::new(Prepared { identity: "warm-up".to_owned(), pixels: grey });
+        let picture = Arc::new(Prepared { identity: "warm-up".to_owned(), pixels: grey, file: None });
         let passes = 4 * u32::try_from(self.settings.batch.get()).unwrap_or(64).min(64);
         let drawn = self.scheduler.ticket().samples(
             &picture,
@@ -118,7 +118,7 @@ impl Service {
         let config = self.embedder.model_config();
         let prepared = config.preparation().apply(name, &picture)?;
         let pixels = input_values(config, name, prepared)?;
-        let prepared = Prepared { identity: name.to_owned(), pixels };
+        let prepared = Prepared { identity: name.to_owned(), pixels, file: config.file_pixels(&picture) };
         self.check(&prepared)?;
         Ok((Arc::new(prepared), Digest::of_bytes(bytes).to_string()))
     }
@@ -165,7 +165,7 @@ impl Service {
         let Some(set) = &provenance.views else { return Ok(vec![Arc::clone(picture)]) };
         let views = set.for_shape(self.embedder.input_shape());
         let views = views.map_err(|error| Problem::unprocessable(error.to_string()))?;
-        let view = |pixels| Arc::new(Prepared { identity: picture.identity.clone(), pixels });
+        let view = |pixels| Arc::new(Prepared { identity: picture.identity.clone(), pixels, file: None });
         Ok(views.of(&picture.pixels).map(view).collect())
     }
 

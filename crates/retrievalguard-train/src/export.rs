@@ -14,7 +14,7 @@ use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard_encoder::model_config::{
     ChannelOrder, Crop, Input, Layout, ModelConfig, ModelConfigFault, Output, Resize,
 };
-use retrievalguard_encoder::resize::{Interpolation, PassOrder};
+use retrievalguard_encoder::resize::{Interpolation, PassOrder, Resampling};
 
 use crate::network::{Network, NetworkConfig, Normalisation, PictureSize};
 
@@ -61,8 +61,9 @@ impl Preparation {
     /// The shorter side becomes `size`, and the middle is cut out.
     ///
     /// Paper: Section 4.3, training parameters: centre crop for evaluation.
-    pub fn shorter_side(size: usize, interpolation: Interpolation) -> Self {
-        let resize = Resize::ShorterSide { size, interpolation, order: PassOrder::default() };
+    pub fn shorter_side(size: usize, interpolation: Interpolation, resampling: Resampling) -> Self {
+        let order = PassOrder::default();
+        let resize = Resize::ShorterSide { size, interpolation, order, resampling };
         Self { resize, crop: Crop::Centre }
     }
 }

@@ -107,7 +107,8 @@ impl Recipe {
 
     /// How pictures are brought to the network's size after training.
     pub fn preparation(&self) -> Preparation {
-        Preparation::shorter_side(self.pictures.resize, self.pictures.interpolation)
+        let PicturesPart { resize, interpolation, resampling, .. } = self.pictures;
+        Preparation::shorter_side(resize, interpolation, resampling)
     }
 
     /// How triplets are chosen.

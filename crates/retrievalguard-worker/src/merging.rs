@@ -134,15 +134,18 @@ impl Merging<'_> {
                 Part::Samples { .. } => Err(self.unusable(&tasks[0], "it holds samples, wanted an outcome")),
             };
         };
-        // A broken picture is the same for every task of its query.
-        if let Part::Outcome(outcome) = self.part(&tasks[0])? {
-            return match *outcome {
-                PictureOutcome::Skipped(_) => self.admitted(&tasks[0], *outcome),
-                PictureOutcome::Done(_) => {
-                    Err(self.unusable(&tasks[0], "it holds an answer, wanted samples"))
-                }
-            };
-        }
+        // A broken picture is the same for every task of its query, and so is what is known of a file.
+        let file = match self.part(&tasks[0])? {
+            Part::Samples { file, .. } => file,
+            Part::Outcome(outcome) => {
+                return match *outcome {
+                    PictureOutcome::Skipped(_) => self.admitted(&tasks[0], *outcome),
+                    PictureOutcome::Done(_) => {
+                        Err(self.unusable(&tasks[0], "it holds an answer, wanted samples"))
+                    }
+                };
+            }
+        };
         let query = &self.manifest.queries[index];
         let asked = Query { relevant: Relevant::Label(&query.label), excluded: &query.excluded };
         let certifier = QueryCertifier::stored(self.manifest.procedure()?, gallery);
@@ -163,7 +166,7 @@ impl Merging<'_> {
         let answer = QueryAnswer::of(&certifier, &asked, draw, uncertified(&query.identity))?;
         let clean = || clean.ok_or_else(|| self.unusable(&tasks[0], "it holds no pilot"));
         let answer = answer.with_plain(gallery, &query.excluded, clean, uncertified(&query.identity))?;
-        Ok(PictureOutcome::Done(answer))
+        Ok(PictureOutcome::Done(answer.of_file(file)))
     }
 
     /// An outcome that a worker of this run can have left: whether pictures are skipped is not part of what a part says

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::{Excess, NormBound, Samples};
 use retrievalguard_encoder::pipeline::{PictureOutcome, QueryAnswer};
+use retrievalguard_encoder::table::FilePixels;
 use serde::{Deserialize, Serialize};
 
 /// What a part belongs to: the run, as its table will describe it, and how it was cut.
@@ -29,6 +30,9 @@ struct Header {
     /// Length of an embedding, for samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     dimension: Option<usize>,
+    /// How far the encoder's input moves with the pixels of the file, for samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<FilePixels>,
     /// Digest of everything before it and of what follows.
     sha256: Digest,
 }
@@ -41,13 +45,20 @@ enum Kind {
 }
 
 /// What is wrong with any of these shows.
-fn digest(key: RunKey, task: usize, kind: Kind, dimension: Option<usize>, content: &[u8]) -> Digest {
+fn digest(
+    key: RunKey,
+    task: usize,
+    kind: Kind,
+    (dimension, file): (Option<usize>, Option<FilePixels>),
+    content: &[u8],
+) -> Digest {
     let chunk = key.chunk.map_or(0, NonZeroU32::get);
     let kind = match kind {
         Kind::Outcome => "outcome",
         Kind::Samples => "samples",
     };
-    let head = format!("{} {chunk} {task} {kind} {}\n", key.run, dimension.unwrap_or(0));
+    let file = file.map_or(String::new(), |FilePixels { scale, rounding }| format!(" {scale} {rounding}"));
+    let head = format!("{} {chunk} {task} {kind} {}{file}\n", key.run, dimension.unwrap_or(0));
     Digest::of_bytes(&[head.as_bytes(), content].concat())
 }
 
@@ -56,25 +67,28 @@ fn digest(key: RunKey, task: usize, kind: Kind, dimension: Option<usize>, conten
 pub(crate) enum Part {
     /// What came of a query; of any task of a query, that its picture is broken.
     Outcome(Box<PictureOutcome<QueryAnswer>>),
-    /// Embeddings, row by row.
-    Samples { dimension: usize, values: Vec<f32> },
+    /// Embeddings, row by row, of a picture that moves so with the pixels of its file.
+    Samples { dimension: usize, values: Vec<f32>, file: Option<FilePixels> },
 }
 
 impl Part {
     pub(crate) fn encode(&self, key: RunKey, task: usize) -> Vec<u8> {
-        let (kind, dimension, content) = match self {
-            Self::Outcome(outcome) => {
-                (Kind::Outcome, None, serde_json::to_vec(outcome).expect("an outcome is strings and numbers"))
-            }
-            Self::Samples { dimension, values } => (
+        let (kind, about, content) = match self {
+            Self::Outcome(outcome) => (
+                Kind::Outcome,
+                (None, None),
+                serde_json::to_vec(outcome).expect("an outcome is strings and numbers"),
+            ),
+            Self::Samples { dimension, values, file } => (
                 Kind::Samples,
-                Some(*dimension),
+                (Some(*dimension), *file),
                 values.iter().flat_map(|value| value.to_le_bytes()).collect(),
             ),
         };
-        let sha256 = digest(key, task, kind, dimension, &content);
+        let sha256 = digest(key, task, kind, about, &content);
         let RunKey { run, chunk } = key;
-        let header = Header { run, chunk, task, kind, dimension, sha256 };
+        let (dimension, file) = about;
+        let header = Header { run, chunk, task, kind, dimension, file, sha256 };
         let mut bytes = serde_json::to_vec(&header).expect("a header is strings and numbers");
         bytes.push(b'\n');
         bytes.extend(content);
@@ -98,7 +112,7 @@ impl Part {
         if header.task != task {
             return Err(format!("it belongs to task {}, wanted {task}", header.task));
         }
-        if header.sha256 != digest(key, task, header.kind, header.dimension, content) {
+        if header.sha256 != digest(key, task, header.kind, (header.dimension, header.file), content) {
             return Err("its content was changed or cut off".to_owned());
         }
         match (header.kind, header.dimension) {
@@ -112,7 +126,8 @@ impl Part {
             {
                 let value =
                     |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().expect("pieces have four bytes"));
-                Ok(Self::Samples { dimension, values: content.chunks_exact(4).map(value).collect() })
+                let values = content.chunks_exact(4).map(value).collect();
+                Ok(Self::Samples { dimension, values, file: header.file })
             }
             (Kind::Samples, _) => Err("its samples do not form rows".to_owned()),
         }
@@ -124,7 +139,7 @@ impl Part {
     pub(crate) fn into_samples(self, bound: NormBound, rows: usize) -> Result<Samples, String> {
         match self {
             Self::Outcome(_) => Err("it holds an outcome, wanted samples".to_owned()),
-            Self::Samples { dimension, values } => {
+            Self::Samples { dimension, values, .. } => {
                 let found = values.len() / dimension;
                 if found != rows {
                     return Err(format!("it has {found} samples, wanted {rows}"));
@@ -145,7 +160,11 @@ mod tests {
         let other = RunKey { run: Digest::of_bytes(b"another"), ..run };
         let cut = RunKey { chunk: NonZeroU32::new(8), ..run };
         let parts = [
-            Part::Samples { dimension: 3, values: vec![0.1, -0.2, 0.3, f32::MIN_POSITIVE, 0.0, 0.5] },
+            Part::Samples {
+                dimension: 3,
+                values: vec![0.1, -0.2, 0.3, f32::MIN_POSITIVE, 0.0, 0.5],
+                file: Some(FilePixels { scale: 0.5, rounding: 1e-5 }),
+            },
             Part::Outcome(Box::new(PictureOutcome::Skipped("broken\nin two lines".to_owned()))),
         ];
         for part in parts {
@@ -168,10 +187,10 @@ mod tests {
 
     #[test]
     fn samples_are_counted_and_checked() {
-        let part = || Part::Samples { dimension: 2, values: vec![0.6, 0.8, 1.0, 0.0] };
+        let part = || Part::Samples { dimension: 2, values: vec![0.6, 0.8, 1.0, 0.0], file: None };
         assert_eq!(part().into_samples(NormBound::UNIT, 2).unwrap().count(), 2);
         assert!(part().into_samples(NormBound::UNIT, 3).unwrap_err().contains("wanted 3"));
-        let long = Part::Samples { dimension: 1, values: vec![2.0] };
+        let long = Part::Samples { dimension: 1, values: vec![2.0], file: None };
         assert!(long.into_samples(NormBound::UNIT, 1).unwrap_err().contains("norm"));
     }
 }

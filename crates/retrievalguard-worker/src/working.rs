@@ -228,9 +228,11 @@ impl Worker {
         let query = &manifest.queries[task.query];
         let bytes = checked(&self.store, &picture_name(task.query), &query.picture)?;
         let config = embedder.model_config();
-        let prepared =
-            query.decode(&bytes).and_then(|picture| config.preparation().apply(&query.identity, &picture));
-        let prepared = match (prepared, manifest.broken()) {
+        let prepared = query.decode(&bytes).and_then(|picture| {
+            let prepared = config.preparation().apply(&query.identity, &picture)?;
+            Ok((config.file_pixels(&picture), prepared))
+        });
+        let (file, prepared) = match (prepared, manifest.broken()) {
             (Ok(prepared), _) => prepared,
             (Err(error), BrokenPictures::Skip) => {
                 return Ok(Part::Outcome(Box::new(PictureOutcome::Skipped(error.to_string()))));
@@ -246,7 +248,7 @@ impl Worker {
                 let certifier = PlainCertifier::stored(bounded, gallery)?;
                 let answer =
                     QueryAnswer::without_noise(&certifier, &asked, embedder, (&query.identity, &pixels))?;
-                return Ok(Part::Outcome(Box::new(PictureOutcome::Done(answer))));
+                return Ok(Part::Outcome(Box::new(PictureOutcome::Done(answer.of_file(file)))));
             }
             (Method::Lipschitz(_), None) => unreachable!("tasks without noise are whole queries"),
         };
@@ -262,7 +264,7 @@ impl Worker {
                 if *stage == Stage::Pilot {
                     values.extend(smoother.clean(&picture).map_err(PipelineError::from)?);
                 }
-                Ok(Part::Samples { dimension: samples.dimension(), values })
+                Ok(Part::Samples { dimension: samples.dimension(), values, file })
             }
             (TaskKind::Answer, Some(gallery)) => {
                 let certifier = QueryCertifier::stored(&smoothed.procedure, gallery);
@@ -270,7 +272,7 @@ impl Worker {
                 let clean = || smoother.clean(&picture).map_err(PipelineError::from);
                 let answer =
                     answer.with_plain(gallery, &query.excluded, clean, uncertified(&query.identity))?;
-                Ok(Part::Outcome(Box::new(PictureOutcome::Done(answer))))
+                Ok(Part::Outcome(Box::new(PictureOutcome::Done(answer.of_file(file)))))
             }
             (TaskKind::Answer, None) => {
                 unreachable!("the gallery is opened where tasks are whole queries")

@@ -76,10 +76,13 @@ pub(super) fn run(arguments: &ExplainArgs, out: &mut dyn Write) -> anyhow::Resul
     };
     let outcome = Outcome { name, verdict: recorded.verdict, samples: recorded.samples, explain };
     if arguments.json {
+        let in_file = row.file.zip(recorded.verdict.radius()).and_then(|(file, radius)| file.radius(radius));
+        let file_radius = in_file.map(Radius::get).filter(|radius| radius.is_finite());
         let value = json!({
             "query": row.identity,
             "label": row.label,
             "outcome": outcome,
+            "file_radius": file_radius,
             "numbers_of_the_run": repeated == Repeated::Exactly,
         });
         writeln!(out, "{}", serde_json::to_string_pretty(&value)?)?;
@@ -241,6 +244,9 @@ fn print(
         Verdict::Misretrieved => {
             writeln!(out, "verdict       misretrieved: another label is retrieved")?;
         }
+    }
+    if let Some((file, radius)) = row.file.zip(outcome.verdict.radius()) {
+        writeln!(out, "in the file   {}", file.statement(radius))?;
     }
     if !run.excluded(identity).is_empty() {
         writeln!(out, "              among the items other than the query's own picture")?;

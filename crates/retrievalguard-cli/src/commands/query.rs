@@ -17,7 +17,7 @@ use retrievalguard_encoder::pipeline::{
     input_values, nearest_plain, noise_of,
 };
 use retrievalguard_encoder::run::{Procedure, Retriever};
-use retrievalguard_encoder::table::PLAIN_UNKNOWN;
+use retrievalguard_encoder::table::{FilePixels, PLAIN_UNKNOWN};
 use retrievalguard_server::secret_seed;
 use serde_json::{Value, json};
 
@@ -108,7 +108,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
         Samples::check_memory(count.get(), embedder.dimension())?;
     }
     let identity = arguments.picture.display().to_string();
-    let pixels = pixels_of(arguments, &embedder)?;
+    let (pixels, file) = pixels_of(arguments, &embedder)?;
     // The seed is drawn after the picture is here, so that nobody could aim at the noise.
     let seed = arguments.seed.map_or_else(secret_seed, Ok)?;
     let smoother = Smoother::new(&embedder, sigma, seed)
@@ -134,6 +134,8 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     let answered = matches!(verdict, Verdict::Certified { .. });
     let label = label.map(|label| gallery.label_name(label));
     let (word, radius) = if answered { words(verdict) } else { ("abstained", String::new()) };
+    let file_radius =
+        file.zip(verdict.radius().filter(|_| answered)).and_then(|(file, radius)| file.radius(radius));
     let again = match arguments.seed {
         None => format!("asking again draws other noise and is a new attempt at {alpha}"),
         Some(_) => format!(
@@ -149,6 +151,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
             "candidate_label": label,
             "verdict": word,
             "radius": verdict.radius().map(Radius::get).filter(|radius| radius.is_finite()),
+            "file_radius": file_radius.map(Radius::get).filter(|radius| radius.is_finite()),
             "unbounded": verdict.radius() == Some(Radius::Unbounded),
             "retriever": retriever,
             "samples": samples,
@@ -185,6 +188,9 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
                 out,
                 "except with probability {alpha} over the noise ({retriever} retriever, {samples} samples{rule})"
             )?;
+            if let Some((file, radius)) = file.zip(verdict.radius()) {
+                writeln!(out, "{}", file.statement(radius))?;
+            }
         }
         None => writeln!(
             out,
@@ -207,12 +213,16 @@ fn distance(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "wanted a finite number above 0".to_owned())
 }
 
-/// The picture as the encoder takes it.
-fn pixels_of(arguments: &QueryArgs, embedder: &OnnxEmbedder) -> anyhow::Result<Vec<f32>> {
+/// The picture as the encoder takes it, and how far that moves with the pixels of the file.
+fn pixels_of(
+    arguments: &QueryArgs,
+    embedder: &OnnxEmbedder,
+) -> anyhow::Result<(Vec<f32>, Option<FilePixels>)> {
     let identity = arguments.picture.display().to_string();
     let picture = RgbPicture::from_path(&arguments.picture, &PictureLimits::default())?;
-    let prepared = embedder.model_config().preparation().apply(&identity, &picture)?;
-    Ok(input_values(embedder.model_config(), &identity, prepared)?)
+    let config = embedder.model_config();
+    let prepared = config.preparation().apply(&identity, &picture)?;
+    Ok((input_values(config, &identity, prepared)?, config.file_pixels(&picture)))
 }
 
 /// A retrieved item for programs.

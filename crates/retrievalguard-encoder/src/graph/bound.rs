@@ -278,7 +278,7 @@ fn distinct_parts(values: &[&Value], whole: usize) -> bool {
 }
 
 /// `γ_n = nu/(1 − nu)`, upwards; infinite where it says nothing.
-fn gamma(terms: usize, roundoff: f64) -> f64 {
+pub(crate) fn gamma(terms: usize, roundoff: f64) -> f64 {
     let share = mul(terms as f64, roundoff);
     if share < 0.5 { div(share, (1.0 - share).next_down()) } else { f64::INFINITY }
 }

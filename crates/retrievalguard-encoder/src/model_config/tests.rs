@@ -112,16 +112,40 @@ fn every_field_changes_the_hash() {
 }
 
 #[test]
+fn an_absent_resampling_is_8_bit_and_is_not_written() {
+    let text = PLAIN.replace(
+        "[resize]\nrule = \"none\"",
+        "[resize]\nrule = \"exact\"\nheight = 28\nwidth = 28\ninterpolation = \"bicubic\"",
+    );
+    let absent = ModelConfig::from_toml(&text).unwrap();
+    assert_eq!(absent.preparation().resampling, Resampling::EightBit);
+    assert!(!absent.to_toml().contains("resampling"));
+    let said = |word: &str| {
+        ModelConfig::from_toml(&text.replace("\"bicubic\"", &format!("\"bicubic\"\nresampling = \"{word}\"")))
+    };
+    let same = said("8-bit").unwrap();
+    assert_eq!((same.hash(), &same), (absent.hash(), &absent));
+    let float = said("float").unwrap();
+    assert_eq!(float.preparation().resampling, Resampling::Float);
+    assert_ne!(float.hash(), absent.hash());
+    assert_eq!(ModelConfig::from_toml(&float.to_toml()).unwrap(), float);
+    let error = said("double").unwrap_err().to_string();
+    assert!(error.contains("double") && error.contains("8-bit"), "{error}");
+}
+
+fn shorter_side(size: usize) -> Resize {
+    let (order, resampling) = (PassOrder::default(), Resampling::default());
+    Resize::ShorterSide { size, interpolation: Interpolation::Bicubic, order, resampling }
+}
+
+#[test]
 fn timm_configurations_follow_timms_rules() {
     let text = r#"{"architecture": "efficientnet_lite0", "num_classes": 1000, "pretrained_cfg": {
         "tag": "ra_in1k", "custom_load": false, "input_size": [3, 224, 224], "fixed_input_size": false,
         "interpolation": "bicubic", "crop_pct": 0.875, "crop_mode": "center",
         "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "classifier": "classifier"}}"#;
     let config = ModelConfig::from_timm(text).unwrap();
-    assert_eq!(
-        config.resize,
-        Resize::ShorterSide { size: 256, interpolation: Interpolation::Bicubic, order: PassOrder::default() }
-    );
+    assert_eq!(config.resize, shorter_side(256));
     assert_eq!(config.picture_shape(), [3, 224, 224]);
     assert_eq!(config.input.std, [0.229, 0.224, 0.225]);
     assert!(config.output.normalise);
@@ -133,14 +157,12 @@ fn timm_configurations_follow_timms_rules() {
         width: 224,
         interpolation: Interpolation::Bicubic,
         order: PassOrder::default(),
+        resampling: Resampling::default(),
     };
     assert_eq!(config.resize, wanted);
 
     let sparse = ModelConfig::from_timm(r#"{"input_size": [3, 288, 288], "mean": 0.5}"#).unwrap();
-    assert_eq!(
-        sparse.resize,
-        Resize::ShorterSide { size: 329, interpolation: Interpolation::Bicubic, order: PassOrder::default() }
-    );
+    assert_eq!(sparse.resize, shorter_side(329));
     assert_eq!(sparse.input.mean, [0.5; 3]);
 
     for (from, to, wanted) in [

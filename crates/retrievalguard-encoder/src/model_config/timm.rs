@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     ChannelOrder, Crop, Input, Interpolation, Layout, ModelConfig, ModelConfigFault, Output, PassOrder,
-    Resize,
+    Resampling, Resize,
 };
 
 /// timm's `IMAGENET_DEFAULT_MEAN` and `IMAGENET_DEFAULT_STD`.
@@ -65,7 +65,8 @@ pub(super) fn read(text: &str) -> Result<ModelConfig, ModelConfigFault> {
     let scaled = |side: usize| (side as f64 / part).floor() as usize;
     let resize = match configuration.crop_mode.as_deref().unwrap_or("center") {
         "center" if height == width => {
-            Resize::ShorterSide { size: scaled(height), interpolation, order: PassOrder::default() }
+            let (order, resampling) = (PassOrder::default(), Resampling::default());
+            Resize::ShorterSide { size: scaled(height), interpolation, order, resampling }
         }
         "center" => {
             return unsupported(
@@ -79,6 +80,7 @@ pub(super) fn read(text: &str) -> Result<ModelConfig, ModelConfigFault> {
             width: scaled(width),
             interpolation,
             order: PassOrder::default(),
+            resampling: Resampling::default(),
         },
         other => return unsupported("crop_mode", format!("`{other}`"), "`center` or `squash`"),
     };

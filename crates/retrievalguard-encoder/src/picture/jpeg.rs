@@ -12,7 +12,7 @@ mod transform;
 use self::colour::ColourModel;
 use self::huffman::HuffmanTable;
 use self::scan::{ScanHeader, ZIGZAG};
-use super::{Decoded, Fault, PictureLimits};
+use super::{Colours, Decoded, Fault, PictureLimits};
 
 /// More scans than any writer makes; each costs a pass over the picture.
 const MOST_SCANS: usize = 256;
@@ -306,5 +306,6 @@ pub(super) fn decode(bytes: &[u8], limits: &PictureLimits) -> Result<Decoded, Fa
     }
     let model = colour_model(&frame, jfif, adobe);
     let pixels = colour::assemble(&frame.components, model, frame.width, frame.height);
-    Ok(Decoded { width: frame.width, height: frame.height, pixels, exif })
+    let colours = if frame.components.len() == 1 { Colours::Grey } else { Colours::Rgb };
+    Ok(Decoded { width: frame.width, height: frame.height, pixels, colours, exif })
 }

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use super::{Decoded, Fault, PictureLimits};
+use super::{Colours, Decoded, Fault, PictureLimits};
 
 /// Bytes that one byte of a deflate stream can encode.
 const MOST_UNFOLDED: u64 = 1_032;
@@ -58,6 +58,9 @@ pub(super) fn decode(bytes: &[u8], limits: &PictureLimits) -> Result<Decoded, Fa
         png::ColorType::Rgb => samples,
         png::ColorType::Indexed => return Err(Fault::broken("its palette is missing")),
     };
+    // A palette was expanded to what it holds, colours or grey; a pixel of it is an index.
+    let grey = matches!(colour, png::ColorType::Grayscale | png::ColorType::GrayscaleAlpha);
+    let colours = if grey { Colours::Grey } else { Colours::Rgb };
     // The orientation may stand after the pixels; damage there costs nothing but the orientation.
     let _ = reader.finish();
     let exif = reader.info().exif_metadata.as_ref().map(|exif| exif.to_vec());
@@ -65,5 +68,5 @@ pub(super) fn decode(bytes: &[u8], limits: &PictureLimits) -> Result<Decoded, Fa
     if pixels.len() != width * height * 3 {
         return Err(Fault::broken("it has too few pixels"));
     }
-    Ok(Decoded { width, height, pixels, exif })
+    Ok(Decoded { width, height, pixels, colours, exif })
 }

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use super::{Decoded, Fault, PictureLimits};
+use super::{Colours, Decoded, Fault, PictureLimits};
 
 /// Decodes a whole file.
 pub(super) fn decode(bytes: &[u8], limits: &PictureLimits) -> Result<Decoded, Fault> {
@@ -45,7 +45,7 @@ pub(super) fn decode(bytes: &[u8], limits: &PictureLimits) -> Result<Decoded, Fa
         samples
     };
     let exif = decoder.exif_metadata().ok().flatten();
-    Ok(Decoded { width: width as usize, height: height as usize, pixels, exif })
+    Ok(Decoded { width: width as usize, height: height as usize, pixels, colours: Colours::Rgb, exif })
 }
 
 /// Sizes that the frames among the chunks announce, those of animations included.

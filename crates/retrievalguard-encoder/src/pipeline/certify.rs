@@ -26,7 +26,7 @@ use crate::run::{
     EncoderDescription, GalleryDescription, Method, RUN_FORMAT, RunCommand, RunDescription, Smoothed,
     excluded_digest,
 };
-use crate::table::{Cell, PlainAnswer, ResultRow, ResultTable, WrongItem};
+use crate::table::{Cell, FilePixels, PlainAnswer, ResultRow, ResultTable, WrongItem};
 use crate::work::Observer;
 
 /// Whether a query may find itself in the gallery.
@@ -91,6 +91,8 @@ pub struct QueryAnswer {
     deeper: Vec<Verdict>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     plain: Option<PlainAnswer>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<FilePixels>,
 }
 
 impl QueryAnswer {
@@ -118,7 +120,16 @@ impl QueryAnswer {
         let nearest_wrong = wrong.map(|(identity, label, view)| WrongItem { identity, label, view });
         let cell = |outcome: Outcome| (outcome.name, outcome.verdict, outcome.samples);
         let cells = outcomes.into_iter().map(cell).collect();
-        Ok(Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, plain: None })
+        Ok(Self {
+            retrieved,
+            retrieved_label,
+            retrieved_view,
+            nearest_wrong,
+            cells,
+            deeper,
+            plain: None,
+            file: None,
+        })
     }
 
     /// The same with what the encoder without noise retrieves in a gallery of clean embeddings, if there is one; `clean`
@@ -143,6 +154,12 @@ impl QueryAnswer {
         Ok(Self { plain: Some(plain), ..self })
     }
 
+    /// Adds how far the encoder's input moves with the pixels of the query's file.
+    #[must_use]
+    pub fn of_file(self, file: Option<FilePixels>) -> Self {
+        Self { file, ..self }
+    }
+
     /// Certifies a picture without noise and names what it retrieves; see [`PlainCertifier::answer_picture`].
     pub fn without_noise(
         certifier: &PlainCertifier<'_>,
@@ -156,7 +173,8 @@ impl QueryAnswer {
 
     /// The row of a table, and the verdicts for Recall@2 and deeper.
     pub(super) fn into_row(self, identity: &str, label: &str) -> (ResultRow, Vec<Verdict>) {
-        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, plain } = self;
+        let Self { retrieved, retrieved_label, retrieved_view, nearest_wrong, cells, deeper, plain, file } =
+            self;
         let certificates: BTreeMap<CertificateName, Cell> =
             cells.into_iter().map(|(name, verdict, samples)| (name, Cell { verdict, samples })).collect();
         let (identity, label) = (identity.to_owned(), label.to_owned());
@@ -168,7 +186,7 @@ impl QueryAnswer {
             retrieved_view,
             nearest_wrong,
             plain,
-            file: None,
+            file,
             certificates,
         };
         (row, deeper)
@@ -283,10 +301,12 @@ pub fn certify(
         Method::Lipschitz(bounded) => {
             let certifier = PlainCertifier::stored(bounded, request.gallery)?;
             let finished = run.finish(workers, observer, |position| {
-                inputs.with(position, |Record { identity, label, .. }, picture| {
+                inputs.with_decoded(position, |Record { identity, label, .. }, decoded, picture| {
                     let query =
                         Query { relevant: Relevant::Label(label), excluded: &plan.excluded[position] };
-                    QueryAnswer::without_noise(&certifier, &query, embedder, (identity, picture.pixels))
+                    let answer =
+                        QueryAnswer::without_noise(&certifier, &query, embedder, (identity, picture.pixels))?;
+                    Ok::<_, PipelineError>(answer.of_file(inputs.config.file_pixels(decoded)))
                 })
             })?;
             let queries = queries.iter().map(|record| (record.identity.as_str(), record.label.as_str()));
@@ -299,7 +319,7 @@ pub fn certify(
         .threads(within);
     let certifier = QueryCertifier::stored(&smoothed.procedure, request.gallery);
     let finished = run.finish(workers, observer, |position| {
-        inputs.with(position, |Record { identity, label, .. }, picture| {
+        inputs.with_decoded(position, |Record { identity, label, .. }, decoded, picture| {
             let query = Query { relevant: Relevant::Label(label), excluded: &plan.excluded[position] };
             let mut drawn = Drawn::default();
             let draw = |stage, range| -> Result<Samples, PipelineError> {
@@ -316,7 +336,7 @@ pub fn certify(
             if let Some(kept) = kept {
                 kept.write(position, &drawn)?;
             }
-            Ok(answer)
+            Ok(answer.of_file(inputs.config.file_pixels(decoded)))
         })
     })?;
     if let Some(kept) = kept {

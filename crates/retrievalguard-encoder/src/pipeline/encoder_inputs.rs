@@ -5,7 +5,7 @@ use retrievalguard::Picture;
 use super::{PictureOutcome, PipelineError};
 use crate::dataset::{BrokenPictures, Record, RecordSet};
 use crate::model_config::ModelConfig;
-use crate::picture::{PictureError, PictureLimits};
+use crate::picture::{PictureError, PictureLimits, RgbPicture};
 use crate::resize::PreparedPicture;
 
 /// Decodes and prepares pictures by their positions, from any number of threads.
@@ -30,21 +30,36 @@ impl EncoderInputs<'_> {
         position: usize,
         work: impl FnOnce(&Record, &Picture<'_>) -> Result<T, E>,
     ) -> Result<PictureOutcome<T>, E> {
+        self.with_decoded(position, |record, _, picture| work(record, picture))
+    }
+
+    /// The same, with the decoded picture beside the prepared one.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such position.
+    pub fn with_decoded<T, E: From<PipelineError>>(
+        &self,
+        position: usize,
+        work: impl FnOnce(&Record, &RgbPicture, &Picture<'_>) -> Result<T, E>,
+    ) -> Result<PictureOutcome<T>, E> {
         let record = &self.records[position];
-        let prepared = match (self.prepare(position), self.broken) {
-            (Ok(prepared), _) => prepared,
+        let (decoded, prepared) = match (self.prepare(position), self.broken) {
+            (Ok(both), _) => both,
             // It is not broken: it is another one than the run is about.
             (Err(error @ PictureError::Changed { .. }), _) => return Err(PipelineError::from(error).into()),
             (Err(error), BrokenPictures::Skip) => return Ok(PictureOutcome::Skipped(error.to_string())),
             (Err(error), BrokenPictures::Fatal) => return Err(PipelineError::from(error).into()),
         };
         let pixels = input_values(self.config, &record.identity, prepared)?;
-        work(record, &Picture { identity: &record.identity, pixels: &pixels }).map(PictureOutcome::Done)
+        let picture = Picture { identity: &record.identity, pixels: &pixels };
+        work(record, &decoded, &picture).map(PictureOutcome::Done)
     }
 
-    fn prepare(&self, position: usize) -> Result<PreparedPicture, PictureError> {
+    fn prepare(&self, position: usize) -> Result<(RgbPicture, PreparedPicture), PictureError> {
         let picture = self.records.read(position, &PictureLimits::default())?;
-        self.config.preparation().apply(&self.records[position].identity, &picture)
+        let prepared = self.config.preparation().apply(&self.records[position].identity, &picture)?;
+        Ok((picture, prepared))
     }
 }
 

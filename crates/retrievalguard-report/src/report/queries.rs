@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use retrievalguard::certificate::{CertificateName, Radius, Verdict, round_down};
-use retrievalguard_encoder::table::{Cell, ResultRow};
+use retrievalguard_encoder::table::{Cell, FilePixels, ResultRow};
 
 use super::{Prepared, RowPictures, in_thousands};
 use crate::picture::Thumbnail;
@@ -28,7 +28,11 @@ pub(super) fn section(prepared: &Prepared<'_>) -> Markup {
                     } @else {
                         "All " (in_thousands(listed as u64)) " queries. "
                     }
-                    "A number is a certified radius (l2, pixels in [0, 1], rounded down). A heading sorts the table."
+                    "A number is a certified radius (l2, pixels in [0, 1], rounded down)"
+                    @if rows.iter().any(|row| row.file.is_some()) {
+                        ", first of the picture as the encoder sees it, below it of the file's own pixels"
+                    }
+                    ". A heading sorts the table."
                 }
                 p.muted {
                     "The fourth picture is the query with a change of exactly the radius that "
@@ -106,7 +110,7 @@ fn query(
                     }
                 } @else { div.placeholder.none { "no radius" } }
             }
-            @for (&name, &cell) in &row.certificates { (verdict(prepared, name, cell)) }
+            @for (&name, &cell) in &row.certificates { (verdict(prepared, name, cell, row.file)) }
             @if varied { td.number role="cell" data-label="samples" data-sort=(cell.samples) { (in_thousands(u64::from(cell.samples))) } }
         }
     }
@@ -134,7 +138,7 @@ fn rank(cell: Cell) -> f64 {
     }
 }
 
-fn verdict(prepared: &Prepared<'_>, name: CertificateName, cell: Cell) -> Markup {
+fn verdict(prepared: &Prepared<'_>, name: CertificateName, cell: Cell, file: Option<FilePixels>) -> Markup {
     let sigma = prepared.report.table.sigma();
     html! {
         td.number.headline[name == prepared.headline] role="cell" data-label=(name) data-sort=(rank(cell)) {
@@ -142,6 +146,11 @@ fn verdict(prepared: &Prepared<'_>, name: CertificateName, cell: Cell) -> Markup
                 Verdict::Certified { radius: Radius::Unbounded } => { "unbounded" }
                 Verdict::Certified { radius } => {
                     (radius) @if let Some(sigma) = sigma { small { (round_down(radius.in_sigmas(sigma), 3)) " σ" } }
+                    @match file.map(|file| file.radius(radius)) {
+                        Some(Some(radius)) => { small { "file " (radius) } }
+                        Some(None) => { small { "file: none" } }
+                        None => {}
+                    }
                 }
                 Verdict::Abstained => { span.abstained { "abstained" } }
                 Verdict::Misretrieved => { span.misretrieved { "misretrieved" } }

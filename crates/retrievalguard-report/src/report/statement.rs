@@ -183,19 +183,63 @@ pub(super) fn statement(prepared: &Prepared<'_>) -> Markup {
                     ". The table of queries shows certified pictures after a random "
                     "change of their own radius."
                 }
+                (in_files(prepared))
                 h3 { "What is not claimed" }
                 ul {
                     @match facts.basis {
                         Basis::Samples(_) => li { "Nothing about the encoder without smoothing, or about any system that approximates the search." },
                         Basis::Lipschitz(_) => li { "Nothing about another engine that runs the same network in single precision, or about any system that approximates the search." },
                     }
-                    li { "Nothing about changes before resizing and cropping, or of another kind: rotations, other crops, new pictures." }
+                    @if report.table.rows().iter().any(|row| row.file.is_some()) {
+                        li { "Nothing about the compressed file, or about changes of another kind: rotations, other crops, other sizes, new pictures." }
+                    } @else {
+                        li { "Nothing about changes before resizing and cropping, or of another kind: rotations, other crops, new pictures." }
+                    }
                     li { "Nothing about another gallery: adding, removing or changing items needs new certificates." }
                     li { "Nothing about queries that are not in the table. Intervals above speak of the choice of queries, not of the proofs." }
                     li { "Abstained is not unsafe, and misretrieved is not attacked: the first lacks a proof, the second a right answer." }
                     @if facts.basis.samples().is_some() && report.table.certificates().len() > 1 {
                         li { "Each certificate is valid at α by itself. The largest of several for a query is not." }
                     }
+                }
+            }
+        }
+    }
+}
+
+/// What the radii are worth before the pictures are resized, if they come from files.
+fn in_files(prepared: &Prepared<'_>) -> Markup {
+    let radii: Vec<(Radius, Option<Radius>)> = prepared
+        .report
+        .table
+        .rows()
+        .iter()
+        .filter_map(|row| {
+            let radius = row.certificates[&prepared.headline].verdict.radius()?;
+            row.file.map(|file| (radius, file.radius(radius)))
+        })
+        .filter(|(radius, _)| *radius != Radius::Unbounded)
+        .collect();
+    let left: Vec<f64> = radii.iter().filter_map(|(_, file)| file.map(Radius::get)).collect();
+    if radii.is_empty() {
+        return html! {};
+    }
+    let mean = left.iter().sum::<f64>() / left.len().max(1) as f64;
+    html! {
+        h3 { "In the pixels of the file" }
+        p {
+            "Resizing moves two pictures of the same width and height apart by at most a factor, and rounding adds a little; both are bounded for "
+            "each query from the weights of its own resizing. What is left of a radius holds for every change of the file's decoded pixels, "
+            "before resizing. "
+            @if left.is_empty() {
+                strong { "Here nothing is left: rounding to 8 bits while pictures are resized may use up every radius." }
+            } @else {
+                strong {
+                    (in_thousands(left.len() as u64)) " of " (in_thousands(radii.len() as u64))
+                    " certified queries with a limit have such a radius, " (round_down(mean, 4)) " on average."
+                }
+                @if left.len() < radii.len() {
+                    " For the others rounding to 8 bits while pictures are resized may use it up."
                 }
             }
         }

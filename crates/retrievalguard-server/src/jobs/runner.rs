@@ -62,7 +62,8 @@ impl JobRunner {
             let (prepared, picture_hash) = service.prepare(&format!("{}-{index}", job.id), &bytes)?;
             let snapshot = service.gallery.current();
             let identity = self.noise_identity(job, index, &snapshot);
-            let picture = Arc::new(Prepared { identity, pixels: prepared.pixels.clone() });
+            let picture =
+                Arc::new(Prepared { identity, pixels: prepared.pixels.clone(), file: prepared.file });
             let request = QueryRequest {
                 picture,
                 picture_hash,

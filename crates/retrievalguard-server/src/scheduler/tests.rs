@@ -62,7 +62,7 @@ fn noise() -> (Sigma, Seed) {
 }
 
 fn picture(name: &str, level: f32) -> Arc<Prepared> {
-    Arc::new(Prepared { identity: name.to_owned(), pixels: vec![level; 4] })
+    Arc::new(Prepared { identity: name.to_owned(), pixels: vec![level; 4], file: None })
 }
 
 fn scheduler(toy: &Arc<Toy>, threads: usize, batch: usize) -> Scheduler {
@@ -120,7 +120,7 @@ fn strangers_in_a_batch_do_not_reach_a_query_even_through_an_encoder_that_couple
     let pixels = encoder.input_len();
     let query = |level: f32| {
         let pixels = (0..pixels).map(|pixel| level * (pixel % 7) as f32).collect();
-        Arc::new(Prepared { identity: format!("level {level}"), pixels })
+        Arc::new(Prepared { identity: format!("level {level}"), pixels, file: None })
     };
     let scheduler =
         Scheduler::start(Arc::clone(&encoder) as SharedEmbedder, count(1), count(16), Excess::Refuse)

@@ -67,7 +67,8 @@ fn every_engine_gives_the_embeddings_of_the_network() {
     for (architecture, picture) in cases {
         let network = network(architecture, picture);
         let [_, height, width] = picture;
-        let preparation = Preparation::shorter_side(height.max(width), Interpolation::Bilinear);
+        let preparation =
+            Preparation::shorter_side(height.max(width), Interpolation::Bilinear, Resampling::Float);
         let exported = export(&network, preparation, folder.path()).unwrap();
         let model_config = ModelConfig::for_model(&exported.model).unwrap();
         assert_eq!(model_config, super::model_config(network.config(), preparation).unwrap());
@@ -104,7 +105,7 @@ fn features_are_exported_as_the_head_gets_them_at_length_one() {
     let folder = tempfile::tempdir().unwrap();
     for architecture in [Architecture::Small, Architecture::EfficientnetLite0] {
         let network = network(architecture, [3, 64, 64]);
-        let preparation = Preparation::shorter_side(64, Interpolation::Bilinear);
+        let preparation = Preparation::shorter_side(64, Interpolation::Bilinear, Resampling::Float);
         let exported = export_features(&network, preparation, folder.path()).unwrap();
         let model_config = ModelConfig::for_model(&exported.model).unwrap();
         let pixels = pixels(2 * 3 * 64 * 64);
@@ -154,7 +155,7 @@ fn one_network_gives_the_same_files_twice() {
 fn weights_and_preparations_that_cannot_be_used_are_refused() {
     let network = network(Architecture::Small, [3, 32, 32]);
     let folder = tempfile::tempdir().unwrap();
-    let small = Preparation::shorter_side(31, Interpolation::Bicubic);
+    let small = Preparation::shorter_side(31, Interpolation::Bicubic, Resampling::Float);
     let error = export(&network, small, folder.path()).unwrap_err();
     assert!(matches!(error, ExportError::ModelConfig(_)), "{error}");
 
@@ -164,7 +165,7 @@ fn weights_and_preparations_that_cannot_be_used_are_refused() {
         vec![value; slot.shape.iter().product()]
     })
     .unwrap();
-    let usable = Preparation::shorter_side(40, Interpolation::Bicubic);
+    let usable = Preparation::shorter_side(40, Interpolation::Bicubic, Resampling::Float);
     let error = export(&broken, usable, folder.path()).unwrap_err();
     let tensor = "blocks.2.convolution.weight";
     assert!(matches!(&error, ExportError::NotFinite { tensor: found } if found == tensor), "{error}");

@@ -1,6 +1,6 @@
 //! The tables of a recipe.
 
-use retrievalguard_encoder::resize::Interpolation;
+use retrievalguard_encoder::resize::{Interpolation, Resampling};
 use serde::{Deserialize, Serialize};
 
 use crate::loss::{Average, DistanceWeights, Pairing};
@@ -35,6 +35,9 @@ pub struct PicturesPart {
     pub resize: usize,
     /// Filter of every resize.
     pub interpolation: Interpolation,
+    /// In which numbers; recipes that do not say it are of encoders that were trained with 8 bits.
+    #[serde(default)]
+    pub resampling: Resampling,
     /// Smallest and largest share of a picture's area that a training crop takes.
     pub crop_area: [f64; 2],
     /// Smallest and largest ratio of a training crop's width to its height.

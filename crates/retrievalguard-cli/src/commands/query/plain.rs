@@ -14,6 +14,7 @@ use retrievalguard_encoder::pipeline::{
     Answered, PlainAnswered, PlainCertifier, Query, Relevant, check_gallery, nearest_items,
 };
 use retrievalguard_encoder::run::LipschitzBounded;
+use retrievalguard_encoder::table::FilePixels;
 use serde_json::json;
 
 use super::super::certify::{no_noise, with_config_difference};
@@ -28,6 +29,7 @@ struct Found {
     bound: LipschitzBound,
     /// With `--within`: whether the nearest item is near enough, and the radius inside which that stays so.
     near: Option<(bool, Verdict)>,
+    file: Option<FilePixels>,
 }
 
 impl Found {
@@ -69,8 +71,8 @@ pub(super) fn run(arguments: &QueryArgs, stored: &StoredGallery, out: &mut dyn W
         mixtures: std::num::NonZeroUsize::MIN,
         lipschitz: bound.clone(),
     };
-    let pixels = pixels_of(arguments, &embedder)?;
-    let found = find(arguments, stored, &embedder, &bounded, &pixels)?;
+    let (pixels, file) = pixels_of(arguments, &embedder)?;
+    let found = Found { file, ..find(arguments, stored, &embedder, &bounded, &pixels)? };
     if arguments.json { print_json(stored, &embedder, &found, out) } else { print(stored, &found, out) }
 }
 
@@ -101,7 +103,7 @@ fn find(
         _ => None,
     };
     let label = label.map(|label| gallery.label_name(label).to_owned());
-    Ok(Found { label, nearest, verdict, bound, near })
+    Ok(Found { label, nearest, verdict, bound, near, file: None })
 }
 
 fn print_json(
@@ -111,6 +113,7 @@ fn print_json(
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let radius = found.radius();
+    let file_radius = found.file.zip(radius).and_then(|(file, radius)| file.radius(radius));
     let items =
         found.nearest.iter().map(|item| item_json(stored, item)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut value = json!({
@@ -118,6 +121,7 @@ fn print_json(
         "candidate_label": found.label,
         "verdict": if radius.is_some() { "certified" } else { "abstained" },
         "radius": radius.map(Radius::get).filter(|radius| radius.is_finite()),
+        "file_radius": file_radius.map(Radius::get).filter(|radius| radius.is_finite()),
         "unbounded": radius == Some(Radius::Unbounded),
         "retriever": Retriever::Plain,
         "guarantee": Guarantee::Always,
@@ -156,6 +160,9 @@ fn print(stored: &StoredGallery, found: &Found, out: &mut dyn Write) -> anyhow::
             out,
             "abstained: two labels are equally near as far as rounding can tell (candidate: {label})"
         )?,
+    }
+    if let Some((file, radius)) = found.file.zip(found.radius()) {
+        writeln!(out, "{}", file.statement(radius))?;
     }
     print_items(stored, &found.nearest, out)
 }
