@@ -195,7 +195,7 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     }
     match plain_label {
         Some(plain) => {
-            writeln!(out, "without noise the encoder says {plain}, about which nothing is proved")?
+            writeln!(out, "without noise the encoder says {plain}, about which nothing is proved")?;
         }
         None => writeln!(out, "without noise: {PLAIN_UNKNOWN}")?,
     }
