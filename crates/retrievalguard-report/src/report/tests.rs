@@ -311,7 +311,7 @@ fn the_headline_counts_plain_answers_of_all_queries_clean_and_under_attack() {
         let retrieved_label = if right { row.label.clone() } else { "other".to_owned() };
         row.plain = Some(PlainAnswer { retrieved: "item".to_owned(), retrieved_label });
     };
-    // Of 10 queries 6 are certified, 0.112 to 0.127 but for one without limit; the plain encoder has 8 right.
+    // Of 10 queries 6 are certified, 0.109 to 0.127 but for one without limit; the plain encoder has 8 right.
     let made = table(10, &[CertificateName::HalfSpace]);
     let mut rows = made.rows().to_vec();
     let unknown = report(&made, 10).html().unwrap();
@@ -333,7 +333,7 @@ fn the_headline_counts_plain_answers_of_all_queries_clean_and_under_attack() {
         plain_smallest_break: broken,
         ..like.clone()
     };
-    // Broken within the radius, beyond it, not at all, and wrong from the start; the other four were not attacked.
+    // Broken within the radius, beyond it, not at all, and wrong from the start; the other five that are right were not attacked.
     attack.queries = vec![
         attacked(3, true, Some(0.1)),
         attacked(4, true, Some(0.2)),
