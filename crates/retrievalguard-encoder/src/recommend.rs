@@ -43,12 +43,15 @@ pub enum RecommendError {
     /// Nothing was asked for.
     #[error("no noise level was given, wanted at least one")]
     NoSigma,
+    /// More may be lost than there is.
+    #[error("the recall that may be lost is {0}, wanted a number from 0 to 1")]
+    RecallLoss(f64),
 }
 
 /// What is tried, and what it is judged by.
 #[derive(Clone, Debug)]
 pub struct RecommendOptions {
-    /// Noise levels to try.
+    /// Noise levels to try, each once.
     pub sigmas: Vec<Sigma>,
     /// The radius that matters; without one the average certified radius decides.
     pub radius: Option<TargetRadius>,
@@ -74,6 +77,21 @@ pub struct RecommendOptions {
     pub batch: NonZeroUsize,
     /// Threads that work.
     pub threads: NonZeroUsize,
+}
+
+impl RecommendOptions {
+    /// The same with noise levels from the smallest up, none twice; refuses what means nothing.
+    pub fn check(mut self) -> Result<Self, RecommendError> {
+        if self.sigmas.is_empty() {
+            return Err(RecommendError::NoSigma);
+        }
+        if !(0.0..=1.0).contains(&self.recall_loss) {
+            return Err(RecommendError::RecallLoss(self.recall_loss));
+        }
+        self.sigmas.sort_by(|one, other| one.get().total_cmp(&other.get()));
+        self.sigmas.dedup();
+        Ok(self)
+    }
 }
 
 /// A forecast share of the queries, with the 95 % interval that so many queries leave.
@@ -150,9 +168,7 @@ pub fn recommend(
     options: &RecommendOptions,
     observer: &dyn Observer,
 ) -> Result<(Recommendation, Vec<(String, String)>), RecommendError> {
-    if options.sigmas.is_empty() {
-        return Err(RecommendError::NoSigma);
-    }
+    let options = &options.clone().check()?;
     let (embedded, skipped, speed) = embed(embedder, records, options, observer)?;
     let labels: Vec<&str> = embedded.iter().map(|(position, _)| records[*position].label.as_str()).collect();
     refuse_one_label(&labels)?;
@@ -419,6 +435,19 @@ mod tests {
         let (best, reason) = choose(&settings, 0.99, &options(None));
         assert_eq!(best, 2);
         assert!(reason.contains("no setting keeps"), "{reason}");
+    }
+
+    #[test]
+    fn noise_levels_are_tried_once_and_in_order() {
+        let levels = |levels: &[f64]| levels.iter().map(|&level| Sigma::new(level).unwrap()).collect();
+        let found = RecommendOptions { sigmas: levels(&[0.5, 0.1, 0.5]), ..options(None) }.check().unwrap();
+        assert_eq!(found.sigmas, [Sigma::new(0.1).unwrap(), Sigma::new(0.5).unwrap()]);
+        let none = RecommendOptions { sigmas: vec![], ..options(None) }.check();
+        assert!(matches!(none, Err(RecommendError::NoSigma)), "{none:?}");
+        for loss in [-0.1, 1.5, f64::NAN] {
+            let refused = RecommendOptions { recall_loss: loss, ..options(None) }.check();
+            assert!(matches!(refused, Err(RecommendError::RecallLoss(_))), "{loss}");
+        }
     }
 
     #[test]
