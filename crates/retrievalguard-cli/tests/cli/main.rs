@@ -14,6 +14,7 @@ mod commands;
 mod demo;
 mod embeddings_file;
 mod experiment;
+mod export;
 mod flips;
 mod lipschitz;
 mod outputs;
