@@ -14,6 +14,7 @@ mod parameters;
 mod perturb;
 mod pipeline;
 mod planner;
+mod recommend;
 mod runs;
 mod smooth;
 mod table;
@@ -35,6 +36,8 @@ mod _native {
     use crate::pipeline::{certify_pictures, index};
     #[pymodule_export]
     use crate::planner::{largest_radius, samples_needed};
+    #[pymodule_export]
+    use crate::recommend::recommend;
     #[pymodule_export]
     use crate::runs::{Worker, merge, share_pictures, unfinished, work};
     #[pymodule_export]

@@ -36,7 +36,7 @@ pub(crate) struct Pictures {
 
 impl Pictures {
     /// All records that may serve in `role`, and those that were chosen among them.
-    fn read(&self, role: Role) -> PyResult<Selected> {
+    pub(crate) fn read(&self, role: Role) -> PyResult<Selected> {
         let failed = |error: DatasetError| raised(&error);
         let split = |word: &String| {
             NamedSplit::ALL.into_iter().find(|known| known.name() == word).ok_or_else(|| {
@@ -57,7 +57,7 @@ impl Pictures {
         selection.read(&self.path, role, |_| ()).map_err(failed)
     }
 
-    fn broken(&self) -> BrokenPictures {
+    pub(crate) fn broken(&self) -> BrokenPictures {
         if self.skip_broken { BrokenPictures::Skip } else { BrokenPictures::Fatal }
     }
 }

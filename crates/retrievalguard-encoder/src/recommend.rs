@@ -2,7 +2,8 @@
 //!
 //! Every picture is embedded without noise and with a few noisy copies, at every `σ` in question; some of them are queries
 //! among all the others. What their copies say is turned into a forecast of certified recall
-//! ([`Forecaster`]). The noise has a stage of its own, so that what is certified afterwards has not been looked at.
+//! ([`Forecaster`]). The queries may happen to be easy or hard ones; whether the plain encoder finds a picture's label is known for
+//! all pictures, so queries that it finds and queries that it does not weigh as much as they occur among all. The noise has a stage of its own, so that what is certified afterwards has not been looked at.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -29,6 +30,8 @@ use crate::work::{Observer, WorkQueue};
 const SMALL_PILOT: u32 = 20;
 /// Copies that the pilot of `half-space` takes.
 const PILOT: u32 = 200;
+/// Most pictures that the plain encoder is asked about: each is compared with all the others.
+const PLAINLY_ASKED: usize = 5_000;
 
 /// Why nothing can be recommended.
 #[derive(Debug, thiserror::Error)]
@@ -43,12 +46,15 @@ pub enum RecommendError {
     /// Nothing was asked for.
     #[error("no noise level was given, wanted at least one")]
     NoSigma,
+    /// More may be lost than there is.
+    #[error("the recall that may be lost is {0}, wanted a number from 0 to 1")]
+    RecallLoss(f64),
 }
 
 /// What is tried, and what it is judged by.
 #[derive(Clone, Debug)]
 pub struct RecommendOptions {
-    /// Noise levels to try.
+    /// Noise levels to try, each once.
     pub sigmas: Vec<Sigma>,
     /// The radius that matters; without one the average certified radius decides.
     pub radius: Option<TargetRadius>,
@@ -76,6 +82,21 @@ pub struct RecommendOptions {
     pub threads: NonZeroUsize,
 }
 
+impl RecommendOptions {
+    /// The same with noise levels from the smallest up, none twice; refuses what means nothing.
+    pub fn check(mut self) -> Result<Self, RecommendError> {
+        if self.sigmas.is_empty() {
+            return Err(RecommendError::NoSigma);
+        }
+        if !(0.0..=1.0).contains(&self.recall_loss) {
+            return Err(RecommendError::RecallLoss(self.recall_loss));
+        }
+        self.sigmas.sort_by(|one, other| one.get().total_cmp(&other.get()));
+        self.sigmas.dedup();
+        Ok(self)
+    }
+}
+
 /// A forecast share of the queries, with the 95 % interval that so many queries leave.
 ///
 /// The interval is about which pictures happened to be asked for; how far copies mislead is not in it.
@@ -98,7 +119,7 @@ pub struct Setting {
     pub sigma: Sigma,
     /// The retriever.
     pub retriever: Retriever,
-    /// Share of the queries that it answers rightly, judged by the copies.
+    /// Share of the queries that it answers rightly, judged by the copies and weighed as all estimates are.
     pub recall: f64,
     /// Forecast of the average certified radius, zero where nothing is certified.
     pub average_radius: f64,
@@ -124,7 +145,7 @@ pub struct Recommendation {
     pub classes: usize,
     /// Pictures that were asked for.
     pub queries: usize,
-    /// Share of the queries that the encoder without noise answers rightly.
+    /// Share of all pictures that the encoder without noise answers rightly; of thousands, some of them spread over all.
     pub plain_recall: f64,
     /// Encoder passes in a second, all threads together.
     pub passes_per_second: f64,
@@ -150,9 +171,7 @@ pub fn recommend(
     options: &RecommendOptions,
     observer: &dyn Observer,
 ) -> Result<(Recommendation, Vec<(String, String)>), RecommendError> {
-    if options.sigmas.is_empty() {
-        return Err(RecommendError::NoSigma);
-    }
+    let options = &options.clone().check()?;
     let (embedded, skipped, speed) = embed(embedder, records, options, observer)?;
     let labels: Vec<&str> = embedded.iter().map(|(position, _)| records[*position].label.as_str()).collect();
     refuse_one_label(&labels)?;
@@ -165,7 +184,11 @@ pub fn recommend(
         made.map_err(RecallError::from)
     };
     let plain = gallery(&|embedded| &embedded.clean)?;
-    let plain_recall = plain_recall(&plain, &asked)?;
+    let mut all: Vec<usize> = spread(embedded.len(), PLAINLY_ASKED).into_iter().collect();
+    all.sort_unstable();
+    let right = plainly_right(&plain, &all)?;
+    let plain_recall = right.iter().filter(|&&right| right).count() as f64 / right.len().max(1) as f64;
+    let weights = weights(&plainly_right(&plain, &asked)?, plain_recall);
     let mut settings = Vec::new();
     for (place, &sigma) in options.sigmas.iter().enumerate() {
         let stored = gallery(&|embedded| &embedded.stored[place])?;
@@ -178,7 +201,7 @@ pub fn recommend(
                 let copies = &embedded[row].1.copies[place];
                 forecasts.push(forecaster.forecast(retriever, copies, &relevance)?);
             }
-            settings.push(setting(options, sigma, retriever, &forecasts, speed));
+            settings.push(setting(options, sigma, retriever, (&forecasts, &weights), speed));
         }
     }
     let (recommended, reason) = choose(&settings, plain_recall, options);
@@ -261,15 +284,27 @@ fn spread(all: usize, wanted: usize) -> HashSet<usize> {
     (0..wanted).map(|number| number * all / wanted.max(1)).collect()
 }
 
-/// Share of the queries whose nearest other picture has their label.
-fn plain_recall(gallery: &Gallery, asked: &[usize]) -> Result<f64, RecallError> {
+/// Whether the nearest other picture has the label, for each of some pictures.
+fn plainly_right(gallery: &Gallery, asked: &[usize]) -> Result<Vec<bool>, RecallError> {
     let own: Vec<[usize; 1]> = asked.iter().map(|&row| [row]).collect();
     let vectors: Vec<f32> = asked.iter().flat_map(|&row| gallery.vector(row)).copied().collect();
     let answers = gallery.nearest(&vectors, 1, |query| &own[query])?;
-    let right = answers.iter().zip(asked).filter(|(answer, row)| {
-        answer.first().is_some_and(|nearest| gallery.label(nearest.row) == gallery.label(**row))
+    let right = answers.iter().zip(asked).map(|(answer, row)| {
+        answer.first().is_some_and(|nearest| gallery.label(nearest.row) == gallery.label(*row))
     });
-    Ok(right.count() as f64 / asked.len().max(1) as f64)
+    Ok(right.collect())
+}
+
+/// Weights of the queries, 1 in all: those that the plain encoder has right weigh its recall over all pictures together.
+///
+/// Where the queries are all of one kind, each weighs the same.
+fn weights(right: &[bool], plain_recall: f64) -> Vec<f64> {
+    let (count, found) = (right.len(), right.iter().filter(|&&right| right).count());
+    if found == 0 || found == count {
+        return vec![1.0 / count.max(1) as f64; count];
+    }
+    let [right_one, wrong_one] = [plain_recall / found as f64, (1.0 - plain_recall) / (count - found) as f64];
+    right.iter().map(|&right| if right { right_one } else { wrong_one }).collect()
 }
 
 /// Radii at which certified recall is shown: the one that matters, or halves and multiples of every noise level.
@@ -287,13 +322,15 @@ fn setting(
     options: &RecommendOptions,
     sigma: Sigma,
     retriever: Retriever,
-    forecasts: &[Forecast],
+    (forecasts, weights): (&[Forecast], &[f64]),
     speed: f64,
 ) -> Setting {
     let count = forecasts.len() as f64;
-    let mean = |value: &dyn Fn(&Forecast) -> f64| forecasts.iter().map(value).sum::<f64>() / count;
+    let mean = |value: &dyn Fn(&Forecast) -> f64| {
+        forecasts.iter().zip(weights).map(|(forecast, weight)| weight * value(forecast)).sum::<f64>().max(0.0)
+    };
     let share = |radius: f64| {
-        let estimate = mean(&|forecast| forecast.certified_at(radius));
+        let estimate = mean(&|forecast| forecast.certified_at(radius)).min(1.0);
         let Share { lower, upper, .. } =
             Share::new((estimate * count).round() as u32, forecasts.len() as u32);
         EstimatedShare { radius, estimate, lower: lower.min(estimate), upper: upper.max(estimate) }
@@ -316,7 +353,7 @@ fn setting(
     Setting {
         sigma,
         retriever,
-        recall: mean(&|forecast| f64::from(u8::from(forecast.right))),
+        recall: mean(&|forecast| f64::from(u8::from(forecast.right))).min(1.0),
         average_radius: mean(&Forecast::average_radius),
         certified: radii(options).into_iter().map(share).collect(),
         passes,
@@ -419,6 +456,30 @@ mod tests {
         let (best, reason) = choose(&settings, 0.99, &options(None));
         assert_eq!(best, 2);
         assert!(reason.contains("no setting keeps"), "{reason}");
+    }
+
+    #[test]
+    fn queries_weigh_as_much_as_their_kind_occurs_among_all_pictures() {
+        // The plain encoder has half of the queries right, and three quarters of all pictures.
+        let found = weights(&[true, false, true, false], 0.75);
+        assert_eq!(found, [0.375, 0.125, 0.375, 0.125]);
+        for right in [vec![true; 4], vec![false; 4]] {
+            assert_eq!(weights(&right, 0.75), [0.25; 4]);
+        }
+        assert!(weights(&[], 0.5).is_empty());
+    }
+
+    #[test]
+    fn noise_levels_are_tried_once_and_in_order() {
+        let levels = |levels: &[f64]| levels.iter().map(|&level| Sigma::new(level).unwrap()).collect();
+        let found = RecommendOptions { sigmas: levels(&[0.5, 0.1, 0.5]), ..options(None) }.check().unwrap();
+        assert_eq!(found.sigmas, [Sigma::new(0.1).unwrap(), Sigma::new(0.5).unwrap()]);
+        let none = RecommendOptions { sigmas: vec![], ..options(None) }.check();
+        assert!(matches!(none, Err(RecommendError::NoSigma)), "{none:?}");
+        for loss in [-0.1, 1.5, f64::NAN] {
+            let refused = RecommendOptions { recall_loss: loss, ..options(None) }.check();
+            assert!(matches!(refused, Err(RecommendError::RecallLoss(_))), "{loss}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! [`chart`] turns plain numbers into figures, as SVG and as PNG. It opens no file and knows nothing of certificates.
 //! [`report`] turns the table of a run into one HTML file that needs nothing else, and into the figures of it;
-//! [`picture`] makes the small pictures in it. What they need is handed in: no function here opens a file.
+//! [`picture`] makes the small pictures in it, and [`visible`] shows a radius. What they need is handed in: no function here opens a file.
 
 pub mod attack;
 pub mod chart;
@@ -10,3 +10,4 @@ pub mod experiment;
 pub mod picture;
 pub mod recommendation;
 pub mod report;
+pub mod visible;

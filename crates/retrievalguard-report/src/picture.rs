@@ -93,27 +93,16 @@ impl Thumbnail {
         seed: Seed,
     ) -> Result<Self, ThumbnailError> {
         let change = direction(name, values.len(), radius, seed);
-        let changed: Vec<f32> =
-            values.iter().zip(&change).map(|(&value, &change)| (f64::from(value) + change) as f32).collect();
-        Self::centre(name, &changed, config)
+        Self::of_input(name, &moved(values, &change), config, Part::Centre)
     }
 
-    /// The change of [`perturbed`](Self::perturbed) alone, enlarged around grey, and how many times it is enlarged.
-    pub fn change(
+    /// The encoder's input, pixel for pixel; what leaves `[0, 1]` is cut off for the eye alone.
+    pub fn of_input(
         name: &str,
+        values: &[f32],
         config: &ModelConfig,
-        radius: f64,
-        seed: Seed,
-    ) -> Result<(Self, u32), ThumbnailError> {
-        let length = config.picture_shape().iter().product();
-        let change = direction(name, length, radius, seed);
-        let times = enlargement(radius, length);
-        let enlarged: Vec<f32> = change.iter().map(|value| (0.5 + value * f64::from(times)) as f32).collect();
-        Ok((Self::centre(name, &enlarged, config)?, times))
-    }
-
-    /// The centre of an encoder's input, pixel for pixel.
-    fn centre(name: &str, values: &[f32], config: &ModelConfig) -> Result<Self, ThumbnailError> {
+        part: Part,
+    ) -> Result<Self, ThumbnailError> {
         let [channels, height, width] = config.picture_shape();
         if values.len() != channels * height * width {
             return Err(ThumbnailError::Values {
@@ -123,7 +112,10 @@ impl Thumbnail {
             });
         }
         let pixels = interleaved(values, channels, height * width);
-        let (rows, columns) = (height.min(PIECE), width.min(PIECE));
+        let (rows, columns) = match part {
+            Part::Whole => (height, width),
+            Part::Centre => (height.min(PIECE), width.min(PIECE)),
+        };
         let (top, left) = ((height - rows) / 2, (width - columns) / 2);
         let piece: Vec<u8> = (0..rows)
             .flat_map(|row| {
@@ -133,19 +125,6 @@ impl Thumbnail {
             .collect();
         let shown = Self::encoded(columns, rows, &piece, Coding::Png)?;
         Ok(Self { piece: (rows, columns) != (height, width), ..shown })
-    }
-
-    /// The encoder's input, every pixel of it; what leaves `[0, 1]` is cut off for the eye alone.
-    pub fn of_input(name: &str, values: &[f32], config: &ModelConfig) -> Result<Self, ThumbnailError> {
-        let [channels, height, width] = config.picture_shape();
-        if values.len() != channels * height * width {
-            return Err(ThumbnailError::Values {
-                picture: name.to_owned(),
-                found: values.len(),
-                wanted: channels * height * width,
-            });
-        }
-        Self::encoded(width, height, &interleaved(values, channels, height * width), Coding::Png)
     }
 
     /// The encoded picture.
@@ -162,7 +141,7 @@ impl Thumbnail {
     }
 
     /// Address that holds the picture itself, so that it needs no file.
-    pub(crate) fn uri(&self) -> String {
+    pub fn uri(&self) -> String {
         format!("data:{};base64,{}", self.media_type(), STANDARD.encode(&self.bytes))
     }
 
@@ -193,6 +172,15 @@ impl Thumbnail {
     }
 }
 
+/// How much of an encoder's input is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// The centre of a larger one, for a page that keeps many: noise hardly compresses.
+    Centre,
+}
+
 /// How pixels are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coding {
@@ -209,8 +197,13 @@ impl Coding {
     }
 }
 
+/// Values after a change.
+pub(crate) fn moved(values: &[f32], change: &[f64]) -> Vec<f32> {
+    values.iter().zip(change).map(|(&value, &change)| (f64::from(value) + change) as f32).collect()
+}
+
 /// A change in a random direction with exactly this norm, the same for the same seed and name.
-fn direction(name: &str, length: usize, radius: f64, seed: Seed) -> Vec<f64> {
+pub(crate) fn direction(name: &str, length: usize, radius: f64, seed: Seed) -> Vec<f64> {
     // A name of its own, so that these numbers are no part of any sample or attack.
     let identity = ImageIdentity::new(format!("shown in a report: {name}"));
     let mut noise = vec![0.0_f32; length];
@@ -221,7 +214,7 @@ fn direction(name: &str, length: usize, radius: f64, seed: Seed) -> Vec<f64> {
 }
 
 /// How many times a change is enlarged so that it can be seen: 1, 2 or 5 times a power of ten, three deviations within range.
-fn enlargement(radius: f64, length: usize) -> u32 {
+pub(crate) fn enlargement(radius: f64, length: usize) -> u32 {
     let deviation = radius / (length.max(1) as f64).sqrt();
     let most = 0.5 / (3.0 * deviation);
     let rounds = (0..7).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u32.pow(power)));
@@ -280,8 +273,6 @@ mod tests {
             assert_eq!(enlargement(radius, length), times, "{radius} {length}");
         }
         assert!(enlargement(0.0, 12) > 0);
-        let (shown, times) = Thumbnail::change("q", &config(3, 32), 0.25, Seed::new(0)).unwrap();
-        assert_eq!((shown.width, shown.piece, times), (32, false, 20));
     }
 
     #[test]
@@ -289,6 +280,8 @@ mod tests {
         let values = vec![0.5; 3 * 100 * 100];
         let shown = Thumbnail::perturbed("q", &values, &config(3, 100), 1.0, Seed::new(0)).unwrap();
         assert_eq!((shown.width, shown.height, shown.piece), (64, 64, true));
+        let whole = Thumbnail::of_input("q", &values, &config(3, 100), Part::Whole).unwrap();
+        assert_eq!((whole.width, whole.height, whole.piece), (100, 100, false));
         let refused = Thumbnail::perturbed("q", &values[1..], &config(3, 100), 1.0, Seed::new(0));
         assert!(matches!(refused, Err(ThumbnailError::Values { found: 29_999, wanted: 30_000, .. })));
     }

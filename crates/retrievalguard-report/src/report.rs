@@ -11,7 +11,7 @@ mod queries;
 mod statement;
 mod visible;
 
-use retrievalguard::certificate::{CertificateName, Radius};
+use retrievalguard::certificate::CertificateName;
 use retrievalguard::evaluation::{EvaluationError, Guarantee, Summary};
 use retrievalguard::{Alpha, NormBound, SampleCount, Sigma, TargetRadius};
 use retrievalguard_encoder::table::ResultTable;
@@ -19,6 +19,7 @@ use retrievalguard_encoder::table::ResultTable;
 use crate::attack::Attack;
 use crate::chart::{Figure, ticks};
 use crate::picture::Thumbnail;
+use crate::visible::VisibleRadius;
 
 /// Why a run has no report.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +45,7 @@ pub struct Report<'a> {
     /// Pictures of the first rows of the table; only these rows are listed.
     pub pictures: Vec<RowPictures>,
     /// What certified radii look like, on a few queries.
-    pub visible: Vec<VisibleRadius>,
+    pub visible: Vec<QueryRadius>,
     /// The commands that make the run again.
     pub commands: Vec<CommandLine>,
     /// What attacks on the run found.
@@ -160,19 +161,13 @@ pub struct RowPictures {
 
 /// What a certified radius looks like on one query.
 #[derive(Clone, Debug)]
-pub struct VisibleRadius {
+pub struct QueryRadius {
     /// Which query this is among the certified ones: the typical one, the strongest.
     pub rank: &'static str,
     /// The query.
     pub identity: String,
-    /// Its radius.
-    pub radius: Radius,
-    /// The encoder's input.
-    pub original: Thumbnail,
-    /// The same after a random change of exactly the radius.
-    pub changed: Thumbnail,
-    /// The change alone, enlarged so many times around grey.
-    pub change: (Thumbnail, u32),
+    /// Its radius, seen.
+    pub seen: VisibleRadius,
 }
 
 /// A command and what it is for.

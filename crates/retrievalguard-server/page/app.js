@@ -7,12 +7,20 @@ import { Gallery } from "./gallery.js";
 import { Notice } from "./notice.js";
 import { Perturbing } from "./perturb.js";
 import { Query } from "./query.js";
+import { Visible } from "./visible.js";
 
 let known = null;
 const about = () => known;
 const notice = new Notice(byId("start-notice"));
 const perturbing = new Perturbing({ about });
-const query = new Query({ about, answered: (question) => perturbing.offer(question) });
+const visible = new Visible();
+const query = new Query({
+  about,
+  answered: (question) => {
+    perturbing.offer(question);
+    visible.offer(question);
+  },
+});
 const gallery = new Gallery({
   about,
   useAsQuery: (picture, name) => query.ask(picture, name),

@@ -265,7 +265,7 @@ export class Query {
     big.classList.toggle("none", !certified);
     big.classList.toggle("word", certified ? radius === Infinity : !growing);
     byId("answer-unit").textContent = "certified l2 radius, pixels in [0, 1]";
-    byId("answer-scale").textContent = scale(certified, radius, asked.answer.sigma, this.#about()?.input);
+    byId("answer-scale").textContent = scale(certified, radius, asked.answer.sigma);
     byId("answer-file").textContent = fileRadius(certified, radius, asked.answer.file_radius);
     // An answer also tells how much of its time was waiting.
     const time = timeText(milliseconds.total ?? milliseconds);
@@ -367,15 +367,10 @@ export class Query {
   }
 }
 
-// What a radius is in sigmas, and in grey levels: if all values of the picture share it, and on a single one.
-function scale(certified, radius, sigma, input) {
+// What a radius is in sigmas; what it is in grey levels stands below the pictures of it.
+function scale(certified, radius, sigma) {
   if (!certified) return "";
-  if (radius === Infinity) return "no change of any size changes the answer";
-  const words = `= ${roundDown(radius / sigma, 2)} σ`;
-  if (!input) return words;
-  const each = (radius * 255) / Math.sqrt(input.channels * input.height * input.width);
-  const one = radius >= 1 ? "all 255" : roundDown(radius * 255, 1);
-  return `${words}; spread over the whole picture, ${roundDown(each, 2)} of 255 grey levels on every value; on a single value, ${one}`;
+  return radius === Infinity ? "no change of any size changes the answer" : `= ${roundDown(radius / sigma, 2)} σ`;
 }
 
 // The same radius in the pixels of the file, before resizing.

@@ -6,7 +6,9 @@ import { element } from "./elements.js";
 // Few at once: the browser has few connections, and a question must not wait for pictures.
 const AT_ONCE = 3;
 const KEPT = 500;
-const FEW_PIXELS = 64;
+
+// Pictures of so few pixels are shown as the squares that they are.
+export const FEW_PIXELS = 64;
 
 const kept = new Map();
 const queue = [];
@@ -53,7 +55,6 @@ export function forget(identity) {
 }
 
 // Shows a picture; its address is given back as soon as it is decoded.
-// Few pixels are shown as the squares that they are.
 export function show(image, contents) {
   const address = URL.createObjectURL(contents);
   return new Promise((resolve, reject) => {

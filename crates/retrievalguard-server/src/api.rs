@@ -12,6 +12,7 @@ mod query;
 mod refusals;
 mod stream;
 mod system;
+mod visible;
 
 use std::sync::Arc;
 
@@ -67,6 +68,7 @@ fn documented() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(document)
         .routes(routes!(about::about))
         .routes(routes!(query::query))
+        .routes(routes!(visible::show))
         .routes(routes!(items::list, items::add))
         .routes(routes!(items::show, items::remove))
         .routes(routes!(pictures::picture))

@@ -9,7 +9,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Name, media type and content of every file.
-const FILES: [(&str, &str, &str); 14] = [
+const FILES: [(&str, &str, &str); 15] = [
     ("/api.js", "text/javascript; charset=utf-8", include_str!("../page/api.js")),
     ("/app.css", "text/css; charset=utf-8", include_str!("../page/app.css")),
     ("/app.js", "text/javascript; charset=utf-8", include_str!("../page/app.js")),
@@ -24,6 +24,7 @@ const FILES: [(&str, &str, &str); 14] = [
     ("/perturb.js", "text/javascript; charset=utf-8", include_str!("../page/perturb.js")),
     ("/query.js", "text/javascript; charset=utf-8", include_str!("../page/query.js")),
     ("/thumbnails.js", "text/javascript; charset=utf-8", include_str!("../page/thumbnails.js")),
+    ("/visible.js", "text/javascript; charset=utf-8", include_str!("../page/visible.js")),
 ];
 
 /// The paths under which files are served; the page itself is at `/`.

@@ -32,6 +32,7 @@ from ._noise import Noise
 from ._perturb import Perturbation, perturb
 from ._pipeline import certify_pictures, index
 from ._planner import largest_radius, samples_needed
+from ._recommend import EstimatedShare, Recommendation, Setting, recommend
 from ._runs import Run, Worker, share_pictures
 from ._smooth import smooth
 
@@ -47,6 +48,7 @@ __all__ = [
     "Certificates",
     "Encoder",
     "EncoderError",
+    "EstimatedShare",
     "Explanation",
     "FileError",
     "Gallery",
@@ -54,8 +56,10 @@ __all__ = [
     "MissingFileError",
     "Noise",
     "Perturbation",
+    "Recommendation",
     "RetrievalGuardError",
     "Run",
+    "Setting",
     "Step",
     "Verdict",
     "Worker",
@@ -65,6 +69,7 @@ __all__ = [
     "largest_radius",
     "perturb",
     "read_certificates",
+    "recommend",
     "samples_needed",
     "share_pictures",
     "smooth",

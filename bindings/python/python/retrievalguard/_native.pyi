@@ -21,6 +21,7 @@ __all__ = [
     "merge",
     "perturb",
     "read_certificates",
+    "recommend",
     "samples_needed",
     "share_pictures",
     "smooth",
@@ -143,6 +144,12 @@ def certify_pictures(
     certifying: dict[str, Any],
     progress: Optional[Callable[[int, int], None]],
 ) -> dict[str, Any]: ...
+def recommend(
+    pictures: dict[str, Any],
+    encoder: Encoder,
+    trying: dict[str, Any],
+    progress: Optional[Callable[[int, int], None]],
+) -> tuple[str, list[tuple[str, str]]]: ...
 def share_pictures(
     pictures: dict[str, Any],
     encoder: Encoder,

@@ -37,7 +37,7 @@ pub(crate) struct RecommendArgs {
     #[arg(long)]
     radius: Option<TargetRadius>,
     /// How much Recall@1 of the plain encoder may be lost
-    #[arg(long, default_value_t = 0.05, value_parser = a_share)]
+    #[arg(long, default_value_t = 0.05, allow_negative_numbers = true)]
     recall_loss: f64,
     /// Pictures that are asked for, spread over all; the others are searched in
     #[arg(long, default_value = "100")]
@@ -69,20 +69,10 @@ pub(crate) struct RecommendArgs {
     data: DataArgs,
 }
 
-fn a_share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "wanted a number from 0 to 1".to_owned())
-}
-
 pub(super) fn run(arguments: &RecommendArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let kind = arguments.figure.as_deref().map(figure_kind).transpose()?;
-    let embedder = arguments.model.open()?;
-    let records = arguments.data.read(&arguments.pictures, Role::Gallery)?.chosen;
-    let mut sigmas = arguments.sigma.clone();
-    sigmas.sort_by(|one, other| one.get().total_cmp(&other.get()));
-    sigmas.dedup();
     let options = RecommendOptions {
-        sigmas,
+        sigmas: arguments.sigma.clone(),
         radius: arguments.radius,
         recall_loss: arguments.recall_loss,
         queries: arguments.queries,
@@ -95,7 +85,10 @@ pub(super) fn run(arguments: &RecommendArgs, out: &mut dyn Write) -> anyhow::Res
         broken: arguments.data.broken(),
         batch: arguments.model.engine.batch,
         threads: arguments.model.engine.threads(),
-    };
+    }
+    .check()?;
+    let embedder = arguments.model.open()?;
+    let records = arguments.data.read(&arguments.pictures, Role::Gallery)?.chosen;
     let queries = options.queries.get().min(records.len()) as u64;
     let each = u64::from(options.gallery_copies.get()) * records.len() as u64;
     let passes = records.len() as u64
@@ -147,7 +140,7 @@ fn print(found: &Recommendation, arguments: &RecommendArgs, out: &mut dyn Write)
     let Recommendation { pictures, classes, queries, plain_recall, passes_per_second, .. } = found;
     writeln!(
         out,
-        "{queries} queries among {pictures} pictures of {classes} classes; the plain encoder finds the right class for {plain_recall:.3}"
+        "{queries} queries among {pictures} pictures of {classes} classes; the plain encoder finds the right class for {plain_recall:.3} of all"
     )?;
     writeln!(
         out,

@@ -24,11 +24,12 @@ use retrievalguard_encoder::run::Method;
 use retrievalguard_encoder::table::ResultRow;
 use retrievalguard_encoder::views::view_set;
 use retrievalguard_report::attack::{Attack, AttackFileError};
-use retrievalguard_report::picture::{SIDE, Thumbnail};
+use retrievalguard_report::picture::{Part, SIDE, Thumbnail};
 use retrievalguard_report::report::{
-    Basis, CommandLine, Facts, GalleryFacts, LipschitzFacts, Report, RowPictures, SampleFacts, VisibleRadius,
+    Basis, CommandLine, Facts, GalleryFacts, LipschitzFacts, QueryRadius, Report, RowPictures, SampleFacts,
     headline,
 };
+use retrievalguard_report::visible::VisibleRadius;
 
 use super::quoted;
 use super::run_directory::{ATTACK_FILE, LOG_FILE, RunDirectory};
@@ -214,6 +215,12 @@ impl RunPictures<'_> {
         (Thumbnail::new(&record.identity, &picture, SIDE).ok(), perturbed)
     }
 
+    /// The encoder's input.
+    fn values(config: &ModelConfig, record: &Record, picture: &RgbPicture) -> anyhow::Result<Vec<f32>> {
+        let prepared = config.preparation().apply(&record.identity, picture)?;
+        Ok(input_values(config, &record.identity, prepared)?)
+    }
+
     fn perturbed(
         &self,
         config: &ModelConfig,
@@ -221,13 +228,12 @@ impl RunPictures<'_> {
         picture: &RgbPicture,
         radius: f64,
     ) -> anyhow::Result<Thumbnail> {
-        let prepared = config.preparation().apply(&record.identity, picture)?;
-        let values = input_values(config, &record.identity, prepared)?;
+        let values = Self::values(config, record, picture)?;
         Ok(Thumbnail::perturbed(&record.identity, &values, config, radius, self.run.seed())?)
     }
 
     /// What radii look like: on the query in the middle of the certified ones, and on the one with the largest radius.
-    fn visible(&self) -> Vec<VisibleRadius> {
+    fn visible(&self) -> Vec<QueryRadius> {
         let Some(name) = headline(&self.run.table) else { return Vec::new() };
         let mut certified: Vec<(f64, usize)> = Vec::new();
         for (place, row) in self.run.table.rows().iter().enumerate() {
@@ -243,19 +249,13 @@ impl RunPictures<'_> {
     }
 
     /// The three pictures of one query; none if its picture or the model config is gone.
-    fn seen(&self, rank: &'static str, radius: f64, place: usize) -> anyhow::Result<Option<VisibleRadius>> {
+    fn seen(&self, rank: &'static str, radius: f64, place: usize) -> anyhow::Result<Option<QueryRadius>> {
         let (Some(config), Some(records)) = (self.config, self.records) else { return Ok(None) };
         let Some(record) = &records[place] else { return Ok(None) };
         let (identity, seed) = (record.identity.as_str(), self.run.seed());
-        let picture = record.read(&PictureLimits::default())?;
-        Ok(Some(VisibleRadius {
-            rank,
-            identity: identity.to_owned(),
-            radius: Radius::Finite(radius),
-            original: self.perturbed(config, record, &picture, 0.0)?,
-            changed: self.perturbed(config, record, &picture, radius)?,
-            change: Thumbnail::change(identity, config, radius, seed)?,
-        }))
+        let values = Self::values(config, record, &record.read(&PictureLimits::default())?)?;
+        let seen = VisibleRadius::new(identity, &values, config, radius, seed, Part::Centre)?;
+        Ok(Some(QueryRadius { rank, identity: identity.to_owned(), seen }))
     }
 
     fn item(&self, gallery: &StoredGallery, identity: &str) -> Option<Thumbnail> {

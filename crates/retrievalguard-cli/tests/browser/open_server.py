@@ -95,6 +95,20 @@ def check_radii(page):
     return radius, shown, len(set(radii))
 
 
+def check_visible(page, radius, folder):
+    """The query, the query changed by its radius and the change are shown, and the radius is told in three ways."""
+    page.wait_for_selector("#visible:not([hidden])", timeout=LOOK)
+    assert float(page.get_attribute("#visible", "data-radius")) == radius, "another radius is shown than the certified one"
+    widths = page.eval_on_selector_all("#visible img", "all => all.map(image => image.complete && image.naturalWidth)")
+    assert len(widths) == 3 and all(widths), f"the pictures have the widths {widths}"
+    assert len(set(page.eval_on_selector_all("#visible img", "all => all.map(image => image.src)"))) == 3, "two pictures are the same"
+    words = page.inner_text("#visible-words")
+    for part in ("l2 radius", "of 255 grey levels", "l∞", "on a single value"):
+        assert part in words, f"{part!r} is not in {words!r}"
+    assert re.search(r"enlarged \d+ times", page.inner_text("#visible-change-caption")), "nothing says how far the change is enlarged"
+    page.locator("#visible").screenshot(path=folder / "visible.png")
+
+
 def set_size(page, size):
     """Types a size and waits for the verdicts at it."""
     page.fill("#size-number", repr(size))
@@ -303,7 +317,8 @@ def main(address, picture, folder):
         radius, shown, looks = check_radii(page)
         label = page.get_attribute("#answer", "data-label")
         assert page.locator("#neighbours li").count() > 0, "no neighbours are shown"
-        page.screenshot(path=folder / "certificate.png")
+        check_visible(page, radius, folder)
+        page.screenshot(path=folder / "certificate.png", full_page=True)
 
         check_noise(page, radius)
         inside, kept, beyond, other = check_adversarial(page, radius, folder)

@@ -15,6 +15,7 @@ mod copies;
 mod demo;
 mod embeddings_file;
 mod experiment;
+mod export;
 mod file_radii;
 mod flips;
 mod lipschitz;

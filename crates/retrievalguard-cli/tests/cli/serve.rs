@@ -724,6 +724,39 @@ fn along_a_perturbation_both_retrievers_can_be_looked_at() {
 }
 
 #[test]
+fn a_radius_is_shown_on_the_picture_that_was_asked_about() {
+    let sandbox = Sandbox::indexed();
+    let service = Service::start(&sandbox, "");
+    let picture = query_picture(&sandbox);
+    let seen = service.post("/v1/visible-radius?radius=0.25", &picture).expect(200);
+    let values = seen["values"].as_u64().unwrap();
+    let each = 0.25 / (values as f64).sqrt();
+    assert!((seen["l_infinity"].as_f64().unwrap() - each).abs() < 1e-9, "{seen}");
+    assert!((seen["grey_levels"].as_f64().unwrap() - 255.0 * each).abs() < 1e-6, "{seen}");
+    let words = seen["words"].as_str().unwrap();
+    for part in ["l2 radius 0.2500", "of 255 grey levels on each", "l∞ 0."] {
+        assert!(words.contains(part), "{words}");
+    }
+    let shown: HashSet<&str> =
+        ["original", "changed", "change"].into_iter().map(|name| seen[name].as_str().unwrap()).collect();
+    assert!(
+        shown.len() == 3 && shown.iter().all(|shown| shown.starts_with("data:image/png;base64,")),
+        "{seen}"
+    );
+    assert!(seen["times"].as_u64().unwrap() > 1, "{seen}");
+    for (address, said) in [
+        ("/v1/visible-radius", "`radius` is missing"),
+        ("/v1/visible-radius?radius=-1", "-1"),
+        ("/v1/visible-radius?radius=1e9", "from 0 to 1000"),
+        ("/v1/visible-radius?size=1", "size"),
+    ] {
+        let refused = service.post(address, &picture).expect(400);
+        assert!(refused["error"]["message"].as_str().unwrap().contains(said), "{address}: {refused}");
+    }
+    service.post("/v1/visible-radius?radius=1", b"no picture").expect(415);
+}
+
+#[test]
 fn a_search_ends_in_its_time_and_says_how_little_that_proves() {
     for (flag, shows) in [
         ("", ["found nothing", "no proof", "followed the encoder's gradients"]),
@@ -768,6 +801,7 @@ fn the_openapi_document_names_every_address() {
     let wanted = HashSet::from([
         "/v1/about",
         "/v1/query",
+        "/v1/visible-radius",
         "/v1/items",
         "/v1/items/{identity}",
         "/v1/items/{identity}/picture",

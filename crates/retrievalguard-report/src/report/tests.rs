@@ -127,13 +127,17 @@ fn a_radius_is_shown_on_a_query_with_its_change_enlarged() {
     assert!(!report.html().unwrap().contains("What a radius looks like"), "there is nothing to show");
     let picture = report.pictures[0].query.clone().unwrap();
     let radius = Radius::Finite(0.25);
-    report.visible.push(VisibleRadius {
+    report.visible.push(QueryRadius {
         rank: "The typical query",
         identity: HOSTILE.to_owned(),
-        radius,
-        original: picture.clone(),
-        changed: picture.clone(),
-        change: (picture, 20),
+        seen: VisibleRadius {
+            radius,
+            values: 3_072,
+            original: picture.clone(),
+            changed: picture.clone(),
+            change: picture,
+            times: 20,
+        },
     });
     let html = report.html().unwrap();
     let levels = round_down(radius.in_grey_levels(3_072), 2);

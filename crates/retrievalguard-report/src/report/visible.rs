@@ -1,14 +1,12 @@
-//! What a certified radius looks like: a query, the query changed by its radius, and the change enlarged.
+//! What certified radii look like, on a few queries of the run.
 
 use maud::{Markup, html};
-use retrievalguard::certificate::round_down;
 
-use super::{Prepared, VisibleRadius, in_thousands};
+use super::{Prepared, QueryRadius};
 use crate::picture::Thumbnail;
 
 /// The section of the page.
 pub(super) fn section(prepared: &Prepared<'_>) -> Markup {
-    let values = prepared.report.facts.input.map(|shape| shape.iter().product::<usize>());
     html! {
         section #visible aria-labelledby="visible-title" {
             h2 #visible-title { "What a radius looks like" }
@@ -18,36 +16,22 @@ pub(super) fn section(prepared: &Prepared<'_>) -> Markup {
                     "direction is random: the proof covers every direction, also those that someone aims."
                 }
             }
-            @for shown in &prepared.report.visible {
-                div.prose { p { (words(shown, values)) } }
+            @for QueryRadius { rank, identity, seen } in &prepared.report.visible {
+                div.prose { p { strong { (rank) } ", " code { (identity) } ": " (seen.words()) } }
                 div.visible {
-                    (figure(shown, &shown.original, "the query", "as the encoder gets it".to_owned()))
-                    (figure(shown, &shown.changed, "changed by its radius", format!("‖δ‖₂ = {}", shown.radius)))
-                    (figure(shown, &shown.change.0, "the change", format!("the change, {} times", shown.change.1)))
+                    (figure(identity, &seen.original, "the query", "as the encoder gets it".to_owned()))
+                    (figure(identity, &seen.changed, "changed by its radius", format!("‖δ‖₂ = {}", seen.radius)))
+                    (figure(identity, &seen.change, "the change", format!("the change, {} times", seen.times)))
                 }
             }
         }
     }
 }
 
-fn words(shown: &VisibleRadius, values: Option<usize>) -> Markup {
-    let VisibleRadius { rank, identity, radius, .. } = shown;
-    html! {
-        strong { (rank) } ", " code { (identity) } ": l2 radius " (radius)
-        @if let Some(values) = values {
-            "; the same energy spread over all " (in_thousands(values as u64)) " values is "
-            (round_down(radius.in_grey_levels(values), 2)) " of 255 grey levels on each, and every change of at most that much per value (l∞ "
-            (round_down(radius.l_infinity(values).get(), 6)) ") is covered; on a single value it is "
-            @if radius.in_8bit_steps() < 255.0 { (round_down(radius.in_8bit_steps(), 1)) " of 255." }
-            @else { "all of its 255." }
-        } @else { "." }
-    }
-}
-
-fn figure(shown: &VisibleRadius, picture: &Thumbnail, what: &str, caption: String) -> Markup {
+fn figure(identity: &str, picture: &Thumbnail, what: &str, caption: String) -> Markup {
     html! {
         figure {
-            img src=(picture.uri()) alt=(format!("{}: {what}", shown.identity)) width=(picture.width) height=(picture.height) {}
+            img src=(picture.uri()) alt=(format!("{identity}: {what}")) width=(picture.width) height=(picture.height) {}
             figcaption { (caption) @if picture.piece { " (centre)" } }
         }
     }

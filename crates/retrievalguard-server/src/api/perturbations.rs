@@ -175,7 +175,7 @@ impl PerturbationOptions {
             Some("smoothed") => Target::Smoothed,
             _ => Target::Plain,
         };
-        let size = size(fields)?.unwrap_or(4.0 * service.settings.sigma.get());
+        let size = norm_of_change(fields, "size")?.unwrap_or(4.0 * service.settings.sigma.get());
         if size <= 0.0 {
             return Err(Problem::bad_request("parameter `size` is 0, wanted more"));
         }
@@ -261,11 +261,11 @@ fn with_progress(
     })
 }
 
-/// The parameter `size`.
-fn size(fields: &Fields) -> Result<Option<f64>, Problem> {
-    let Some(size) = fields.parse::<f64>("size")? else { return Ok(None) };
-    if (0.0..=LARGEST).contains(&size) {
-        return Ok(Some(size));
+/// A parameter that is the l2 norm of a change.
+pub(super) fn norm_of_change(fields: &Fields, name: &str) -> Result<Option<f64>, Problem> {
+    let Some(norm) = fields.parse::<f64>(name)? else { return Ok(None) };
+    if (0.0..=LARGEST).contains(&norm) {
+        return Ok(Some(norm));
     }
-    Err(Problem::bad_request(format!("parameter `size` is {size}, wanted a number from 0 to {LARGEST}")))
+    Err(Problem::bad_request(format!("parameter `{name}` is {norm}, wanted a number from 0 to {LARGEST}")))
 }

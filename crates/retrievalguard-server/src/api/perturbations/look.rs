@@ -10,11 +10,11 @@ use axum::{Extension, Json};
 use retrievalguard::SampleCount;
 use retrievalguard::certificate::Retriever;
 use retrievalguard_encoder::pipeline::nearest_plain;
-use retrievalguard_report::picture::Thumbnail;
+use retrievalguard_report::picture::{Part, Thumbnail};
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::size;
+use super::norm_of_change;
 use crate::answer::{Item, VerdictWord};
 use crate::api::layers::{Context, PathName, path_name};
 use crate::api::pictures::shown;
@@ -107,7 +107,8 @@ pub(crate) async fn look(
 ) -> Result<Json<Look>, Problem> {
     let id = path_name(path)?;
     let fields = Fields::of_address(uri.query(), &["size", "samples"])?;
-    let size = size(&fields)?.ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
+    let size = norm_of_change(&fields, "size")?
+        .ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
     let most = u64::from(service.settings.limits.samples);
     let samples = fields.number("samples", 1, most)?.unwrap_or(SAMPLES.min(most));
     let samples = SampleCount::new(samples).map_err(|error| Problem::bad_request(error.to_string()))?;
@@ -200,14 +201,15 @@ pub(crate) async fn picture(
 ) -> Result<Response, Problem> {
     let id = path_name(path)?;
     let fields = Fields::of_address(uri.query(), &["size"])?;
-    let size = size(&fields)?.ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
+    let size = norm_of_change(&fields, "size")?
+        .ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
     let perturbation = searches.find(&id)?;
     let turn = Arc::clone(&service);
     let turn = turn.drawing.acquire().await.map_err(Problem::internal)?;
     let drawn = tokio::task::spawn_blocking(move || {
         let _permit = service.permits.take();
         let (moved, _) = perturbation.at(size);
-        Thumbnail::of_input("perturbed", &moved.pixels, service.embedder.model_config())
+        Thumbnail::of_input("perturbed", &moved.pixels, service.embedder.model_config(), Part::Whole)
     });
     let drawn = drawn.await.map_err(Problem::internal)?.map_err(Problem::internal)?;
     drop(turn);
