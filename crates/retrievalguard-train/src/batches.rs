@@ -111,6 +111,16 @@ impl BatchPlan {
         Ok(Self { members, classes_per_batch, pictures_per_class, batches, seed })
     }
 
+    /// Batches of `pictures` pictures, whatever their classes: each once in an epoch, in a random order.
+    pub(crate) fn unlabelled(records: usize, pictures: usize, seed: Seed) -> Result<Self, BatchPlanError> {
+        if records == 0 {
+            return Err(BatchPlanError::Empty);
+        }
+        let batches = ((records + pictures / 2) / pictures).max(1) as u64;
+        let members = vec![(0..records).collect()];
+        Ok(Self { members, classes_per_batch: 1, pictures_per_class: pictures, batches, seed })
+    }
+
     /// Batches of an epoch: as many as hold about as many pictures as the set, at least one.
     pub(crate) fn batches_per_epoch(&self) -> u64 {
         self.batches
@@ -219,6 +229,19 @@ mod tests {
         }
         let expected = f64::from(counts.iter().sum::<u32>()) / 5.0;
         assert!(counts.iter().all(|&count| (f64::from(count) / expected - 1.0).abs() < 0.05), "{counts:?}");
+    }
+
+    #[test]
+    fn without_labels_an_epoch_sees_every_picture_once() {
+        let plan = BatchPlan::unlabelled(24, 6, Seed::new(3)).unwrap();
+        assert_eq!(plan.batches_per_epoch(), 4);
+        let epoch = |epoch| (0..4).flat_map(|batch| plan.positions(epoch, batch)).collect::<Vec<usize>>();
+        let mut seen = epoch(0);
+        assert_ne!(seen, epoch(1));
+        seen.sort_unstable();
+        assert_eq!(seen, (0..24).collect::<Vec<_>>());
+        assert_eq!(BatchPlan::unlabelled(4, 6, Seed::new(3)).unwrap().positions(0, 0).len(), 6);
+        assert_eq!(BatchPlan::unlabelled(0, 6, Seed::new(3)).unwrap_err(), BatchPlanError::Empty);
     }
 
     #[test]

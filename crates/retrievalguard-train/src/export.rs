@@ -1,6 +1,7 @@
 //! A trained network as an encoder: `encoder.onnx` for any number of pictures, and its `encoder.toml`.
 //!
-//! The ONNX file takes normalised pictures and gives rows of length 1. Batch normalisations are folded into the
+//! The ONNX file takes normalised pictures and gives rows of length 1, or of any length if the network has a Lipschitz
+//! constant. Batch normalisations are folded into the
 //! convolutions before them, so an engine has nothing to do that a hand-made file would save it.
 //!
 //! The graph is written from the network's list of layers and not captured from a run: a captured ReLU6 is four
@@ -10,6 +11,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use burn::tensor::Tensor;
+use retrievalguard::NormBound;
 use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard_encoder::model_config::{
     ChannelOrder, Crop, Input, Layout, ModelConfig, ModelConfigFault, Output, Resize,
@@ -21,6 +24,7 @@ use crate::network::{Network, NetworkConfig, Normalisation, PictureSize};
 mod graph;
 
 use graph::Rows;
+pub(crate) use graph::{INPUT, OUTPUT};
 
 /// Why a network could not be exported.
 #[derive(Debug, thiserror::Error)]
@@ -80,16 +84,25 @@ pub struct Exported {
 /// The model config under which an exported network is run.
 ///
 /// The network's rows have length 1 up to rounding; the tool normalises them once more, so that the norm bound of 1
-/// holds without any tolerance.
+/// holds without any tolerance. Those of a Lipschitz encoder are left as they are; see [`export`] for their bound.
 pub fn model_config(
     config: &NetworkConfig,
     preparation: Preparation,
+) -> Result<ModelConfig, ModelConfigFault> {
+    model_config_with(config, preparation, 0.0)
+}
+
+/// The same, `origin` being the length of the embedding of a black picture.
+fn model_config_with(
+    config: &NetworkConfig,
+    preparation: Preparation,
+    origin: f64,
 ) -> Result<ModelConfig, ModelConfigFault> {
     let PictureSize { channels, height, width } = config.picture;
     let Normalisation { mean, std } = config.normalisation();
     let model_config = ModelConfig {
         input: Input {
-            name: Some(graph::INPUT.to_owned()),
+            name: Some(INPUT.to_owned()),
             channels,
             height,
             width,
@@ -100,15 +113,39 @@ pub fn model_config(
         },
         resize: preparation.resize,
         crop: preparation.crop,
-        output: Output { name: Some(graph::OUTPUT.to_owned()), normalise: true, norm_bound: None },
+        output: Output {
+            name: Some(OUTPUT.to_owned()),
+            normalise: config.architecture.normalises(),
+            norm_bound: norm_bound(config, origin),
+        },
     };
     model_config.check()?;
     Ok(model_config)
 }
 
+/// Of a Lipschitz encoder: twice the norm of a white picture, room for whatever is added to it, beyond a black one's.
+fn norm_bound(config: &NetworkConfig, origin: f64) -> Option<NormBound> {
+    if config.architecture.normalises() {
+        return None;
+    }
+    let PictureSize { channels, height, width } = config.picture;
+    let white = ((channels * height * width) as f64).sqrt();
+    let norm = (2.0 * white + origin).ceil();
+    Some(NormBound::new(norm).unwrap_or(NormBound::UNIT))
+}
+
+/// Length of the embedding of a black picture.
+fn origin(network: &Network) -> f64 {
+    let PictureSize { channels, height, width } = network.config().picture;
+    let black = Tensor::zeros([1, channels, height, width], &network.device());
+    let row: Vec<f32> = network.forward(black).into_data().iter::<f32>().collect();
+    row.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>().sqrt()
+}
+
 /// Writes `encoder.onnx` and `encoder.toml` into a folder, each of them completely or not at all.
 ///
-/// The same network gives the same bytes.
+/// The same network gives the same bytes. The embeddings of a Lipschitz encoder have no fixed length; its norm bound is that of
+/// a black picture's embedding and twice a white picture's norm, which noise of any level up to 1 keeps.
 pub fn export(network: &Network, preparation: Preparation, folder: &Path) -> Result<Exported, ExportError> {
     write(network, Rows::Embeddings, preparation, folder)
 }
@@ -128,7 +165,9 @@ fn write(
     preparation: Preparation,
     folder: &Path,
 ) -> Result<Exported, ExportError> {
-    let model_config = model_config(network.config(), preparation)?;
+    let lipschitz = !network.config().architecture.normalises();
+    let origin = if lipschitz { origin(network) } else { 0.0 };
+    let model_config = model_config_with(network.config(), preparation, origin)?;
     let model = graph::encode(network, rows)?;
     fs::create_dir_all(folder).map_err(|source| ExportError::Folder { path: folder.to_owned(), source })?;
     let exported = Exported { model: folder.join("encoder.onnx"), model_config: folder.join("encoder.toml") };

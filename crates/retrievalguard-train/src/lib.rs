@@ -1,8 +1,10 @@
-//! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures.
+//! Trains encoders: deep metric learning with the margin loss, with and without Gaussian noise on the pictures;
+//! Lipschitz encoders by their certified radius; and students of a teacher that has seen no noise.
 
 mod augment;
 pub mod backend;
 mod batches;
+pub mod certified;
 pub mod checkpoint;
 pub mod export;
 pub mod kernel;
@@ -21,6 +23,7 @@ pub mod weights;
 pub use augment::ViewError;
 pub use backend::{Backend, BackendError};
 pub use batches::BatchPlanError;
+pub use certified::{CertifiedError, CertifiedRecall, LipschitzEncoder, certified_recall};
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use export::{ExportError, Exported, export};
 pub use network::{Architecture, Network, NetworkConfig};
@@ -28,7 +31,7 @@ pub use recipe::{Preset, Recipe, RecipeError};
 pub use run_log::RunLogError;
 pub use tensorboard::EventFileError;
 pub use trainer::{
-    EvaluationReport, RunFolder, Start, StepReport, TrainError, TrainObserver, TrainReport, TrainRequest,
-    train,
+    EvaluationReport, Measured, RunFolder, Start, StepReport, TrainError, TrainObserver, TrainReport,
+    TrainRequest, train,
 };
 pub use weights::{Weights, WeightsError};

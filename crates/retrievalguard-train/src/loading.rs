@@ -24,6 +24,8 @@ pub(crate) struct Batch {
     pub shape: [usize; 4],
     /// Pixels in that order: in `[0, 1]`, or beyond it by the noise; the encoder's mean and deviation not yet applied.
     pub pixels: Vec<f32>,
+    /// The same without the noise, if someone asked for it and there is noise.
+    pub clean: Option<Vec<f32>>,
     /// Class of each picture.
     pub labels: Vec<u32>,
     /// Where each picture's record stands in the data set.
@@ -43,6 +45,8 @@ pub(crate) struct BatchLoader {
     pub augmenter: Augmenter,
     /// Level of the noise on them; none for training without noise.
     pub sigma: Option<Sigma>,
+    /// Whether batches keep the views without noise, too.
+    pub keeps_clean: bool,
     /// Seed of the views and of the noise.
     pub seed: Seed,
 }
@@ -64,12 +68,16 @@ impl BatchLoader {
         let [channels, height, width] = self.augmenter.model_config().picture_shape();
         let values = channels * height * width;
         let mut pixels = vec![0.0; positions.len() * values];
+        let mut clean = (self.keeps_clean && self.sigma.is_some()).then(|| Vec::with_capacity(pixels.len()));
         for (slot, (&position, out)) in positions.iter().zip(pixels.chunks_exact_mut(values)).enumerate() {
             let counter = RandomCounter { epoch, step: number, slot: slot as u64 };
             let identity = &self.pictures.records()[position].identity;
             let picture = self.pictures.picture(position)?;
             let mut source = RandomSource::new(self.seed, Purpose::View, counter);
             let view = self.augmenter.training(identity, &picture, &mut source)?;
+            if let Some(clean) = &mut clean {
+                clean.extend_from_slice(&view);
+            }
             match self.sigma {
                 Some(sigma) => self.noise(identity, counter).add(0, sigma, &view, out),
                 None => out.copy_from_slice(&view),
@@ -77,7 +85,7 @@ impl BatchLoader {
         }
         let labels = positions.iter().map(|&position| self.classes.of_record[position]).collect();
         let shape = [positions.len(), channels, height, width];
-        Ok(Batch { step, epoch, shape, pixels, labels, positions })
+        Ok(Batch { step, epoch, shape, pixels, clean, labels, positions })
     }
 
     /// The noise of a picture at its position in the run.
@@ -151,6 +159,7 @@ mod tests {
             classes,
             augmenter: Augmenter::new(model_config, Augmentation::default()).unwrap(),
             sigma: sigma.map(|sigma| Sigma::new(sigma).unwrap()),
+            keeps_clean: false,
             seed,
         })
     }

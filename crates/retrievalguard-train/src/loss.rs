@@ -1,14 +1,19 @@
-//! What training minimises: the margin loss over triplets whose negatives are sampled by distance.
+//! What training minimises: the margin loss over triplets whose negatives are sampled by distance, the certified radius of
+//! Lipschitz encoders, and the distance from a teacher.
 //!
 //! [`sampling`] chooses the triplets of a batch from its embeddings, in plain `f64`; [`margin`] is the loss of given
 //! triplets, in tensors that carry gradients.
 
+mod certified_radius;
+mod distillation;
 pub mod margin;
 pub mod sampling;
 
 #[cfg(test)]
 mod reference;
 
+pub use self::certified_radius::{CertifiedRadiusLoss, RadiusLossParts};
+pub use self::distillation::distillation_loss;
 pub use self::margin::{Average, LossParts, MarginLoss};
 pub use self::sampling::{DistanceWeights, Pairing, SamplingError, TripletSampler};
 

@@ -22,7 +22,7 @@ use toml::{Table, Value};
 
 use crate::augment::Augmentation;
 use crate::export::Preparation;
-use crate::loss::{DistanceWeights, TripletSampler};
+use crate::loss::{CertifiedRadiusLoss, DistanceWeights, TripletSampler};
 use crate::network::{NetworkConfig, PictureSize};
 
 mod check;
@@ -32,7 +32,8 @@ mod preset;
 
 pub use error::RecipeError;
 pub use parts::{
-    BatchPart, EvaluationPart, LossPart, NetworkPart, NoisePart, OptimiserPart, PicturesPart, SchedulePart,
+    BatchPart, Curve, DistillationPart, EvaluationPart, LossKind, LossPart, NetworkPart, NoisePart,
+    OptimiserPart, PicturesPart, SchedulePart,
 };
 pub use preset::Preset;
 
@@ -54,8 +55,11 @@ pub struct Recipe {
     /// Noise on the pictures; none for plain metric learning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<NoisePart>,
-    /// The margin loss.
+    /// The loss that labels teach by.
     pub loss: LossPart,
+    /// A teacher beside the labels, or instead of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distillation: Option<DistillationPart>,
     /// Adam.
     pub optimiser: OptimiserPart,
     /// How long, and how the steps shrink.
@@ -100,9 +104,11 @@ impl Recipe {
 
     /// What the network is built from.
     pub fn network_config(&self) -> NetworkConfig {
-        let NetworkPart { architecture, dimension, channels, height, width, filters, .. } = self.network;
+        let NetworkPart { architecture, dimension, channels, height, width, filters, head, .. } =
+            self.network;
         let config = NetworkConfig::new(architecture, PictureSize { channels, height, width });
-        NetworkConfig { dimension, width: filters.unwrap_or(config.width), ..config }
+        let stages = self.network.stages.clone();
+        NetworkConfig { dimension, width: filters.unwrap_or(config.width), stages, head, ..config }
     }
 
     /// How pictures are brought to the network's size after training.
@@ -146,6 +152,28 @@ impl Recipe {
         let passed = self.schedule.milestones.iter().filter(|&&milestone| milestone <= epoch).count();
         let passed = i32::try_from(passed).unwrap_or(i32::MAX);
         self.optimiser.learning_rate * self.schedule.factor.powi(passed)
+    }
+
+    /// Learning rate of the backbone for a batch of an epoch, both counted from zero.
+    pub fn learning_rate_at(&self, epoch: u32, batch: u32, batches_per_epoch: u64) -> f64 {
+        match self.schedule.curve {
+            Curve::Steps => self.learning_rate(epoch),
+            Curve::Cosine => {
+                let done = f64::from(epoch) + f64::from(batch) / batches_per_epoch.max(1) as f64;
+                let share = done / f64::from(self.schedule.epochs);
+                0.5 * self.optimiser.learning_rate * (1.0 + (std::f64::consts::PI * share).cos())
+            }
+        }
+    }
+
+    /// The certified-radius loss with the recipe's numbers.
+    pub fn certified_radius_loss(&self) -> CertifiedRadiusLoss {
+        CertifiedRadiusLoss { rho: self.loss.rho, tau: self.loss.tau }
+    }
+
+    /// Whether labels have any part in it.
+    pub fn uses_labels(&self) -> bool {
+        self.loss.weight > 0.0
     }
 
     fn from_table(table: Table) -> Result<Self, RecipeError> {

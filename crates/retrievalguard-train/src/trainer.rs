@@ -8,6 +8,7 @@ mod folder;
 mod held_out;
 mod learner;
 mod report;
+mod teacher;
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -15,23 +16,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor, TensorData};
 use retrievalguard::Excess;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard_encoder::dataset::{BrokenPictures, Record, RecordSet, data_set_digest};
 use retrievalguard_encoder::engine::{EngineOptions, OnnxEmbedder};
 use retrievalguard_encoder::model_config::ModelConfig;
-use retrievalguard_encoder::recall::{Recall, RecallError, Smoothing, recall_at_1};
+use retrievalguard_encoder::recall::{RecallError, Smoothing, recall_at_1};
 use retrievalguard_encoder::work::Observer;
 use serde::Serialize;
 
 pub use self::error::TrainError;
 pub use self::folder::{Inputs, RunFolder};
 use self::learner::Learner;
-pub use self::report::{EvaluationReport, StepReport, TrainObserver, TrainReport};
+pub use self::report::{EvaluationReport, Measured, StepReport, TrainObserver, TrainReport};
+use self::teacher::Teacher;
 use crate::augment::Augmenter;
 use crate::backend::Backend;
 use crate::batches::{BatchPlan, Classes};
+use crate::certified::{CertifiedError, LipschitzEncoder, certified_recall};
 use crate::checkpoint::{Checkpoint, TrainingPosition};
 use crate::export::{ExportError, export, export_features, model_config};
 use crate::loading::BatchLoader;
@@ -51,6 +54,9 @@ const EVALUATION: &str = "evaluation";
 /// Steps from one line of the log to the next.
 const LOG_EVERY: u64 = 10;
 
+/// Pictures whose principal components orthonormal rows begin with, as far as there are so many.
+const FIRST_PICTURES: usize = 384;
+
 /// What is to be trained, on what.
 #[derive(Clone, Debug)]
 pub struct TrainRequest<'a> {
@@ -62,6 +68,8 @@ pub struct TrainRequest<'a> {
     pub held_out: Option<&'a [Record]>,
     /// Initial weights of the backbone.
     pub weights: Option<&'a Path>,
+    /// The teacher of a distillation; the network as it begins unless given.
+    pub teacher: Option<&'a Path>,
     /// What computes.
     pub backend: Backend,
     /// What runs the exported encoder when recall is measured.
@@ -100,32 +108,42 @@ pub fn train(
     let classes = Classes::new(&records);
     let batch = &recipe.batch;
     let seed = recipe.seed();
-    let plan = BatchPlan::new(&classes, batch.classes, batch.pictures, seed)?;
+    let plan = if recipe.uses_labels() {
+        BatchPlan::new(&classes, batch.classes, batch.pictures, seed)?
+    } else {
+        BatchPlan::unlabelled(records.len(), batch.classes * batch.pictures, seed)?
+    };
     let model_config =
         model_config(&recipe.network_config(), recipe.preparation()).map_err(ExportError::from)?;
     let augmenter = Augmenter::new(model_config, recipe.augmentation())?;
+    if request.teacher.is_some() && recipe.distillation.is_none() {
+        return Err(TrainError::NoDistillation);
+    }
     let inputs = Inputs {
         pictures: data_set_digest(&records),
         weights: request.weights.map(digest_of_weights).transpose()?,
+        teacher: request.teacher.map(digest_of_weights).transpose()?,
         backend: request.backend,
     };
+    let loader = Arc::new(BatchLoader {
+        pictures: PictureCache::new(records, request.cache),
+        classes,
+        plan,
+        augmenter,
+        sigma: recipe.sigma(),
+        keeps_clean: recipe.distillation.is_some(),
+        seed,
+    });
     let _lock = folder.take(start)?;
     let (learner, position) = match start {
-        Start::Fresh => begin(request, folder, &inputs, &device, observer)?,
-        Start::Resume => resume(recipe, folder, &inputs, &device)?,
+        Start::Fresh => begin(request, folder, &inputs, &loader, &device, observer)?,
+        Start::Resume => resume(request, folder, &inputs, &loader, &device)?,
     };
     let mut run = Run {
         request,
         folder,
         observer,
-        loader: Arc::new(BatchLoader {
-            pictures: PictureCache::new(records, request.cache),
-            classes,
-            plan,
-            augmenter,
-            sigma: recipe.sigma(),
-            seed,
-        }),
+        loader,
         held_out: &held_out.into(),
         learner,
         position,
@@ -151,48 +169,119 @@ fn begin(
     request: &TrainRequest<'_>,
     folder: &RunFolder,
     inputs: &Inputs,
+    loader: &BatchLoader,
     device: &Device,
     observer: &dyn TrainObserver,
 ) -> Result<(Learner, TrainingPosition), TrainError> {
     let recipe = request.recipe;
-    let seed = recipe.seed();
-    let mut network = Network::new(&recipe.network_config(), seed, device)?;
-    if let Some(path) = request.weights {
-        let weights = Weights::read(path)?;
-        // A network of ours brings its head; one that was trained for something else does not.
-        let head = if weights.config() == Some(network.config()) { Head::Required } else { Head::Fresh };
-        let (loaded, report) = network.load(&weights, head)?;
-        network = loaded;
-        observer.note(&format!(
-            "{} tensors of `{}` were loaded, {} were not needed",
-            report.loaded,
-            path.display(),
-            report.ignored.len()
-        ));
-    }
-    if request.weights.is_none() && recipe.network.batch_norm == Statistics::Frozen {
+    let network = first_network(request, loader, device, observer)?;
+    let learns_alone = request.weights.is_none() && recipe.network.architecture.normalises();
+    if learns_alone && recipe.network.batch_norm == Statistics::Frozen {
         observer.note(
             "batch normalisation is frozen though there are no --weights; network.batch_norm=batch learns it",
         );
     }
+    let teacher = teacher(request, || Ok(network.clone()), device)?;
     let position = TrainingPosition { epoch: 0, batch: 0, step: 0, run: inputs.run(recipe) };
-    let learner = Learner::new(recipe, network, device);
+    let learner = Learner::new(recipe, network, teacher, device);
     folder.begin(recipe, inputs, &learner.checkpoint(position)?)?;
     Ok((learner, position))
 }
 
+/// The network before the first step; a pure function of the recipe, the weights and the pictures.
+fn first_network(
+    request: &TrainRequest<'_>,
+    loader: &BatchLoader,
+    device: &Device,
+    observer: &dyn TrainObserver,
+) -> Result<Network, TrainError> {
+    let recipe = request.recipe;
+    let network = Network::new(&recipe.network_config(), recipe.seed(), device)?;
+    let Some(path) = request.weights else {
+        return if recipe.network.architecture.normalises() {
+            Ok(network)
+        } else {
+            let pictures = first_pictures(recipe, loader, device)?;
+            Ok(network.with_principal_components(pictures))
+        };
+    };
+    let weights = Weights::read(path)?;
+    // A network of ours brings its head; one that was trained for something else does not.
+    let head = if weights.config() == Some(network.config()) { Head::Required } else { Head::Fresh };
+    let (network, report) = network.load(&weights, head)?;
+    observer.note(&format!(
+        "{} tensors of `{}` were loaded, {} were not needed",
+        report.loaded,
+        path.display(),
+        report.ignored.len()
+    ));
+    Ok(network)
+}
+
+/// Views of the first steps, without noise where they are kept so, as the network takes them.
+fn first_pictures(recipe: &Recipe, loader: &BatchLoader, device: &Device) -> Result<Tensor<4>, TrainError> {
+    let mut pixels = Vec::new();
+    let mut shape = [0; 4];
+    for step in 0..loader.plan.batches_per_epoch() {
+        let batch = loader.load(step)?;
+        pixels.extend(batch.clean.unwrap_or(batch.pixels));
+        shape = [shape[0] + batch.shape[0], batch.shape[1], batch.shape[2], batch.shape[3]];
+        if shape[0] >= FIRST_PICTURES {
+            break;
+        }
+    }
+    let pictures = Tensor::from_data(TensorData::new(pixels, shape), &device.clone().inner());
+    Ok(recipe.network_config().normalise(pictures))
+}
+
+/// Who teaches beside the labels, or instead of them.
+fn teacher(
+    request: &TrainRequest<'_>,
+    first: impl FnOnce() -> Result<Network, TrainError>,
+    device: &Device,
+) -> Result<Option<Teacher>, TrainError> {
+    let recipe = request.recipe;
+    if recipe.distillation.is_none() {
+        return Ok(None);
+    }
+    let plain = device.clone().inner();
+    let teacher = match request.teacher {
+        Some(model) => Teacher::onnx(recipe, model, request.engine, &plain)?,
+        None => Teacher::initial(recipe, &first()?, &plain)?,
+    };
+    Ok(Some(teacher))
+}
+
 fn resume(
-    recipe: &Recipe,
+    request: &TrainRequest<'_>,
     folder: &RunFolder,
     inputs: &Inputs,
+    loader: &BatchLoader,
     device: &Device,
 ) -> Result<(Learner, TrainingPosition), TrainError> {
-    let inputs = folder.check_inputs(inputs)?;
+    let recipe = request.recipe;
+    let began = folder.check_inputs(inputs)?;
     let checkpoint = Checkpoint::read(&folder.checkpoint())?;
-    if checkpoint.position.run != inputs.run(recipe) {
+    if checkpoint.position.run != began.run(recipe) {
         return Err(TrainError::ForeignCheckpoint { file: folder.checkpoint() });
     }
-    Ok((Learner::resume(recipe, &checkpoint, device)?, checkpoint.position))
+    let first = || {
+        if began.weights.is_some() && request.weights.is_none() {
+            return Err(TrainError::TeacherWeights);
+        }
+        first_network(request, loader, device, &Silent)
+    };
+    let teacher = teacher(request, first, device)?;
+    Ok((Learner::resume(recipe, &checkpoint, teacher, device)?, checkpoint.position))
+}
+
+/// Hears nothing: what it would be told was told when the run began.
+struct Silent;
+
+impl TrainObserver for Silent {
+    fn stepped(&self, _report: &StepReport) {}
+    fn evaluated(&self, _report: &EvaluationReport) {}
+    fn note(&self, _words: &str) {}
 }
 
 /// A run between its start and its end.
@@ -208,7 +297,7 @@ struct Run<'a> {
     events: EventFile,
     clock: Clock,
     /// What the backbone could do before the first step.
-    untrained: Option<Recall>,
+    untrained: Option<Measured>,
     evaluation: Option<EvaluationReport>,
 }
 
@@ -234,7 +323,8 @@ impl Run<'_> {
                     return Err(error.into());
                 }
             };
-            let outcome = self.learner.step(recipe, batch, self.position)?;
+            let rate = recipe.learning_rate_at(self.position.epoch, self.position.batch, per_epoch);
+            let outcome = self.learner.step(recipe, batch, self.position, rate)?;
             let report = StepReport {
                 epoch: self.position.epoch + 1,
                 step: self.position.step + 1,
@@ -242,7 +332,8 @@ impl Run<'_> {
                 loss: outcome.loss,
                 beta: outcome.beta,
                 active: outcome.active,
-                learning_rate: recipe.learning_rate(self.position.epoch),
+                distillation: outcome.distillation,
+                learning_rate: rate,
                 pictures_per_second: self.clock.stepped(),
             };
             self.position = self.position.next(per_epoch);
@@ -269,13 +360,17 @@ impl Run<'_> {
     }
 
     fn record_step(&mut self, report: &StepReport) -> Result<(), TrainError> {
-        let numbers = [
-            ("train/loss", report.loss),
+        let numbers: Vec<(&str, f64)> = [
+            ("train/loss", Some(report.loss)),
             ("train/beta", report.beta),
             ("train/active_pairs", report.active),
-            ("train/learning_rate", report.learning_rate),
-            ("train/pictures_per_second", report.pictures_per_second),
-        ];
+            ("train/distillation", report.distillation),
+            ("train/learning_rate", Some(report.learning_rate)),
+            ("train/pictures_per_second", Some(report.pictures_per_second)),
+        ]
+        .into_iter()
+        .filter_map(|(tag, value)| Some((tag, value?)))
+        .collect();
         self.record("step", report.step, report, &numbers)
     }
 
@@ -312,39 +407,49 @@ impl Run<'_> {
             self.untrained = Some(self.recall_of_features()?);
         }
         self.export()?;
-        let recall = self.recall(&self.folder.encoder())?;
+        let measured = self.measure(&self.folder.encoder())?;
         self.clock.pause(paused.elapsed());
+        let sigma = self.request.recipe.evaluation_sigma().get();
         let report = EvaluationReport {
             epochs: self.position.epoch,
             step: self.position.step,
-            sigma: self.request.recipe.evaluation_sigma().get(),
-            recall,
+            sigma: matches!(measured, Measured::Smoothed(_)).then_some(sigma),
+            measured,
             untrained: self.untrained,
         };
         self.evaluation = Some(report);
         self.observer.evaluated(&report);
-        let mut numbers =
-            vec![("held_out/recall_clean", recall.clean), ("held_out/recall_smoothed", recall.smoothed)];
-        if let Some(untrained) = self.untrained {
-            // With every evaluation, so that it is a line beside the curve.
-            numbers.push(("held_out/untrained_recall_clean", untrained.clean));
-            numbers.push(("held_out/untrained_recall_smoothed", untrained.smoothed));
+        let mut numbers: Vec<(String, f64)> = Vec::new();
+        // The baseline with every evaluation, so that it is a line beside the curve.
+        for (prefix, measured) in [("", Some(measured)), ("untrained_", self.untrained)] {
+            let found = measured.iter().flat_map(Measured::numbers);
+            numbers.extend(found.map(|(name, value)| (format!("held_out/{prefix}{name}"), value)));
         }
+        let numbers: Vec<(&str, f64)> = numbers.iter().map(|(name, value)| (name.as_str(), *value)).collect();
         self.record(EVALUATION, report.step, &report, &numbers)
     }
 
     /// Recall of the backbone's features as they are, before any head.
-    fn recall_of_features(&self) -> Result<Recall, TrainError> {
+    fn recall_of_features(&self) -> Result<Measured, TrainError> {
         let folder = self.folder.untrained();
         let exported = export_features(self.learner.network(), self.request.recipe.preparation(), &folder)?;
-        let recall = self.recall(&exported.model);
+        let measured = self.measure(&exported.model);
         fs::remove_dir_all(&folder).map_err(|source| TrainError::Folder { folder, source })?;
-        recall
+        measured
     }
 
-    /// Recall@1 of an exported encoder on the held-out pictures.
-    fn recall(&self, model: &Path) -> Result<Recall, TrainError> {
+    /// What an exported encoder finds among the held-out pictures, and what is certified of it without noise.
+    fn measure(&self, model: &Path) -> Result<Measured, TrainError> {
         let recipe = self.request.recipe;
+        if !recipe.network.architecture.normalises() {
+            let encoder = LipschitzEncoder::open(model)?;
+            let stopping = Stopping(self.observer);
+            let found = certified_recall(&encoder, self.held_out, None, self.request.threads, &stopping);
+            return found.map(Measured::Certified).map_err(|error| match error {
+                CertifiedError::Stopped { .. } => TrainError::Stopped { position: self.position },
+                error => error.into(),
+            });
+        }
         let embedder = OnnxEmbedder::open(model, ModelConfig::for_model(model)?, self.request.engine)?;
         let smoothing = Smoothing {
             sigma: recipe.evaluation_sigma(),
@@ -361,7 +466,7 @@ impl Run<'_> {
             RecallError::Stopped { .. } => TrainError::Stopped { position: self.position },
             error => TrainError::Recall(error),
         })?;
-        Ok(recall)
+        Ok(Measured::Smoothed(recall))
     }
 }
 

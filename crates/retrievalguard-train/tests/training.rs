@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use retrievalguard::storage::lock::{FolderLock, LockError};
@@ -15,8 +15,8 @@ use retrievalguard_train::backend::Backend;
 use retrievalguard_train::checkpoint::Checkpoint;
 use retrievalguard_train::recipe::{Preset, Recipe};
 use retrievalguard_train::trainer::{
-    EvaluationReport, RunFolder, Start, StepReport, TrainError, TrainObserver, TrainReport, TrainRequest,
-    train,
+    EvaluationReport, Measured, RunFolder, Start, StepReport, TrainError, TrainObserver, TrainReport,
+    TrainRequest, train,
 };
 
 const SIDE: usize = 16;
@@ -105,11 +105,12 @@ fn run(
     start: Start,
     watcher: &Watcher,
 ) -> Result<TrainReport, TrainError> {
-    run_on(Backend::Cpu, recipe, records, folder, start, watcher)
+    run_on(Backend::Cpu, None, recipe, records, folder, start, watcher)
 }
 
 fn run_on(
     backend: Backend,
+    teacher: Option<&Path>,
     recipe: &Recipe,
     records: &[Record],
     folder: &Path,
@@ -122,6 +123,7 @@ fn run_on(
         records,
         held_out: None,
         weights: None,
+        teacher,
         backend,
         engine: &engine,
         threads: NonZeroUsize::MIN,
@@ -131,24 +133,27 @@ fn run_on(
     train(&request, &RunFolder::new(folder), start, watcher)
 }
 
-#[test]
-fn a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
-    let folder = tempfile::tempdir().unwrap();
-    let (recipe, records) = (recipe(&[]), records(0..12, 6));
-    let whole = folder.path().join("whole");
-    run(&recipe, &records, &whole, Start::Fresh, &Watcher::default()).unwrap();
-
-    let parts = folder.path().join("parts");
+/// A whole run, and one that was stopped twice: their folders, which hold the same bytes.
+fn whole_and_parts(
+    folder: &Path,
+    recipe: &Recipe,
+    records: &[Record],
+    teacher: Option<&Path>,
+) -> (PathBuf, PathBuf) {
+    let (whole, parts) = (folder.join("whole"), folder.join("parts"));
+    let run = |place: &Path, start: Start, watcher: &Watcher| {
+        run_on(Backend::Cpu, teacher, recipe, records, place, start, watcher)
+    };
+    run(&whole, Start::Fresh, &Watcher::default()).unwrap();
     let mut start = Start::Fresh;
     // In the middle of an epoch, and again just before the end of another.
     for stop in [2, 7] {
         let watcher = Watcher { stop_after: Some(stop), ..Watcher::default() };
-        let error = run(&recipe, &records, &parts, start, &watcher).unwrap_err();
+        let error = run(&parts, start, &watcher).unwrap_err();
         assert!(matches!(error, TrainError::Stopped { position } if position.step == stop), "{error}");
         start = Start::Resume;
     }
-    run(&recipe, &records, &parts, start, &Watcher::default()).unwrap();
-
+    run(&parts, start, &Watcher::default()).unwrap();
     for file in [
         "checkpoint.safetensors",
         "network.safetensors",
@@ -160,6 +165,14 @@ fn a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
         let [whole, parts] = [&whole, &parts].map(|run| fs::read(run.join(file)).unwrap());
         assert_eq!(whole, parts, "{file}");
     }
+    (whole, parts)
+}
+
+#[test]
+fn a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (recipe, records) = (recipe(&[]), records(0..12, 6));
+    let (whole, parts) = whole_and_parts(folder.path(), &recipe, &records, None);
     let [whole, parts] = [&whole, &parts].map(|run| {
         let text = fs::read_to_string(run.join("log.jsonl")).unwrap();
         let lines = text.lines().map(|line| {
@@ -177,6 +190,117 @@ fn a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
         untrained, 3,
         "each evaluation has the untrained backbone beside it, those after a restart, too"
     );
+}
+
+/// Changes that make the encoder of [`recipe`] a Lipschitz one.
+const LIPSCHITZ: [&str; 8] = [
+    "network.architecture=lipschitz",
+    "network.stages=[{ block = 2, channels = 8, inner = 8, layers = 1 }, { block = 2, channels = 16, inner = 8, layers = 1 }]",
+    "network.batch_norm=frozen",
+    "loss.kind=certified-radius",
+    "optimiser.learning_rate=0.005",
+    "optimiser.clip=1.0",
+    "schedule.curve=cosine",
+    "noise.sigma=0",
+];
+
+#[test]
+fn a_lipschitz_run_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = records(0..12, 6);
+    for loss in ["certified-radius", "margin"] {
+        let kind = format!("loss.kind={loss}");
+        let recipe = recipe(&[&LIPSCHITZ[..], &[&kind]].concat());
+        whole_and_parts(&folder.path().join(loss), &recipe, &records, None);
+    }
+}
+
+#[test]
+fn a_lipschitz_encoder_learns_to_be_certified_further() {
+    let folder = tempfile::tempdir().unwrap();
+    let changes = ["schedule.epochs=20", "schedule.milestones=[]", "evaluation.every=20"];
+    let recipe = recipe(&[&LIPSCHITZ[..], &changes].concat());
+    let watcher = Watcher::default();
+    run(&recipe, &records(0..12, 10), &folder.path().join("run"), Start::Fresh, &watcher).unwrap();
+    let evaluations = watcher.evaluations.into_inner().unwrap();
+    let certified: Vec<_> = evaluations
+        .iter()
+        .map(|report| match report.measured {
+            Measured::Certified(found) => found,
+            Measured::Smoothed(recall) => panic!("noise in {recall:?}"),
+        })
+        .collect();
+    let [before, after] = certified.as_slice() else { panic!("two evaluations, not {certified:?}") };
+    assert!(after.constant <= 1.0 + 1e-6, "{}", after.constant);
+    assert!(after.average_radius > before.average_radius, "{before:?} then {after:?}");
+    assert_eq!((after.pictures, after.classes), (30, 3));
+    let steps = watcher.steps.into_inner().unwrap();
+    assert!(steps.iter().all(|step| step.beta.is_none() && step.distillation.is_none()));
+    assert!(steps.last().unwrap().learning_rate < 1e-4, "a cosine ends near zero");
+}
+
+/// Changes that make a run one without labels.
+const DISTILLATION: [&str; 3] = ["loss.weight=0", "distillation.weight=1", "network.batch_norm=frozen"];
+
+#[test]
+fn a_distillation_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let pictures = records(0..12, 6);
+    // Taught by its own beginning.
+    let (first, _) = whole_and_parts(&folder.path().join("initial"), &recipe(&DISTILLATION), &pictures, None);
+    // Taught by a file and by labels at once.
+    let both = recipe(&[&DISTILLATION[..], &["loss.weight=0.5"]].concat());
+    let teacher = first.join("encoder.onnx");
+    let (whole, _) = whole_and_parts(&folder.path().join("both"), &both, &pictures, Some(&teacher));
+    let log = fs::read_to_string(whole.join("log.jsonl")).unwrap();
+    assert!(
+        log.lines().any(|line| line.contains("\"distillation\":") && line.contains("\"beta\":")),
+        "{log}"
+    );
+    // A Lipschitz student with fewer dimensions than its teacher.
+    let lipschitz = ["network.dimension=5", "distillation.weight=1", "distillation.scale=2", "loss.weight=0"];
+    let recipe = recipe(&[&LIPSCHITZ[..], &lipschitz].concat());
+    whole_and_parts(&folder.path().join("lipschitz"), &recipe, &pictures, Some(&teacher));
+}
+
+#[test]
+fn a_student_comes_nearer_to_its_teacher_without_labels() {
+    let folder = tempfile::tempdir().unwrap();
+    let changes = ["schedule.epochs=12", "evaluation.every=0", "noise.sigma=0.3"];
+    let recipe = recipe(&[&DISTILLATION[..], &changes].concat());
+    // All of one label: none of them is looked at.
+    let mut pictures = records(0..12, 6);
+    pictures.iter_mut().for_each(|record| record.label = "unknown".to_owned());
+    let watcher = Watcher::default();
+    run(&recipe, &pictures, &folder.path().join("run"), Start::Fresh, &watcher).unwrap();
+    let steps = watcher.steps.into_inner().unwrap();
+    let mean = |steps: &[StepReport]| steps.iter().map(|step| step.loss).sum::<f64>() / steps.len() as f64;
+    let quarter = steps.len() / 4;
+    let (first, last) = (mean(&steps[..quarter]), mean(&steps[3 * quarter..]));
+    assert!(last < 0.8 * first, "loss: {first} at first, {last} at last");
+    assert!(steps.iter().all(|step| step.distillation == Some(step.loss) && step.beta.is_none()));
+}
+
+#[test]
+fn teachers_that_do_not_fit_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let pictures = records(0..12, 6);
+    let short = ["schedule.epochs=1", "evaluation.every=0"];
+    let first = folder.path().join("first");
+    run(&recipe(&short), &pictures, &first, Start::Fresh, &Watcher::default()).unwrap();
+    let teacher = first.join("encoder.onnx");
+    let refused = |changes: &[&str], name: &str| {
+        let recipe = recipe(&[&short[..], changes].concat());
+        let place = folder.path().join(name);
+        let watcher = Watcher::default();
+        run_on(Backend::Cpu, Some(&teacher), &recipe, &pictures, &place, Start::Fresh, &watcher).unwrap_err()
+    };
+    let error = refused(&[], "none");
+    assert!(matches!(error, TrainError::NoDistillation), "{error}");
+    let error = refused(&["distillation.weight=1", "network.dimension=9"], "dimension");
+    assert!(matches!(error, TrainError::TeacherDimension { found: 8, wanted: 9 }), "{error}");
+    let error = refused(&["distillation.weight=1", "network.height=32", "pictures.resize=32"], "picture");
+    assert!(matches!(error, TrainError::TeacherPicture { .. }), "{error}");
 }
 
 #[test]
@@ -199,11 +323,16 @@ fn training_separates_classes_it_has_not_seen() {
     assert!(last < 0.7 * first, "loss: {first} at first, {last} at last");
     let evaluations = watcher.evaluations.into_inner().unwrap();
     let [before, after] = evaluations.as_slice() else { panic!("two evaluations, not {evaluations:?}") };
-    assert!(after.recall.smoothed >= before.recall.smoothed, "{before:?} then {after:?}");
-    assert!(after.recall.smoothed > 0.6, "{after:?}");
-    assert_eq!((after.recall.pictures, after.recall.classes), (30, 3));
-    assert_eq!((before.untrained, before.untrained.unwrap().classes), (after.untrained, 3));
-    assert_ne!(before.untrained, Some(before.recall), "features are not what a fresh head makes of them");
+    let recall = |measured: Measured| match measured {
+        Measured::Smoothed(recall) => recall,
+        Measured::Certified(found) => panic!("no noise in {found:?}"),
+    };
+    let (first, last) = (recall(before.measured), recall(after.measured));
+    assert!(last.smoothed >= first.smoothed, "{before:?} then {after:?}");
+    assert!(last.smoothed > 0.6, "{after:?}");
+    assert_eq!((last.pictures, last.classes), (30, 3));
+    assert_eq!((before.untrained, recall(before.untrained.unwrap()).classes), (after.untrained, 3));
+    assert_ne!(before.untrained, Some(before.measured), "features are not what a fresh head makes of them");
 }
 
 #[cfg(feature = "tch")]
@@ -214,7 +343,7 @@ fn libtorch_learns_what_the_processor_learns() {
     let losses = |backend: Backend| -> Vec<f64> {
         let watcher = Watcher::default();
         let place = folder.path().join(backend.name());
-        run_on(backend, &recipe, &records, &place, Start::Fresh, &watcher).unwrap();
+        run_on(backend, None, &recipe, &records, &place, Start::Fresh, &watcher).unwrap();
         let steps = watcher.steps.lock().unwrap();
         steps.iter().map(|step| step.loss).collect()
     };

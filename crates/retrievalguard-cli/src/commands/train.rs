@@ -34,7 +34,7 @@ pub(crate) struct TrainArgs {
     /// Go on from the checkpoint in --out, with the recipe kept there
     #[arg(long)]
     resume: bool,
-    /// Recipe to begin with: small or paper; small by default
+    /// Recipe to begin with: small, paper, lipschitz or distillation; small by default
     #[arg(long, help_heading = "Recipe")]
     preset: Option<Preset>,
     /// TOML file whose values replace the preset's
@@ -43,7 +43,7 @@ pub(crate) struct TrainArgs {
     /// Noise on the training pictures; without it, plain metric learning
     #[arg(long, allow_negative_numbers = true, help_heading = "Recipe")]
     sigma: Option<Sigma>,
-    /// Backbone: resnet-50, resnet-18, efficientnet-lite0 or small
+    /// Backbone: resnet-50, resnet-18, efficientnet-lite0, -lite1 or -lite2, lipschitz or small
     #[arg(long, help_heading = "Recipe")]
     architecture: Option<Architecture>,
     /// Times the training set is seen
@@ -61,6 +61,9 @@ pub(crate) struct TrainArgs {
     /// Initial weights of the backbone: safetensors, or a PyTorch checkpoint
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
+    /// ONNX encoder that teaches, with its model config beside it; the initial weights by default, if the recipe distils
+    #[arg(long, value_name = "MODEL")]
+    teacher: Option<PathBuf>,
     /// Pictures of other classes to measure recall on; some classes are held out by default
     #[arg(long, value_name = "PICTURES")]
     held_out: Option<PathBuf>,
@@ -112,7 +115,12 @@ fn run_in(
     } else {
         (arguments.assemble()?, Start::Fresh)
     };
-    let inputs = TrainInputs { held_out, weights: arguments.weights.as_deref(), cache: arguments.cache };
+    let inputs = TrainInputs {
+        held_out,
+        weights: arguments.weights.as_deref(),
+        teacher: arguments.teacher.as_deref(),
+        cache: arguments.cache,
+    };
     let report = train_in(&recipe, records, inputs, &run, start, arguments.backend, &arguments.engine)?;
     writeln!(out, "{}: trained for {} steps", run.encoder().display(), report.steps)?;
     if let Some(evaluation) = report.evaluation {
@@ -125,6 +133,7 @@ fn run_in(
 struct TrainInputs<'a> {
     held_out: Option<&'a [Record]>,
     weights: Option<&'a Path>,
+    teacher: Option<&'a Path>,
     /// Mebibytes of decoded pictures.
     cache: u32,
 }
@@ -137,7 +146,7 @@ pub(super) fn train_on(
     start: Start,
     engine: &EngineArgs,
 ) -> anyhow::Result<TrainReport> {
-    let inputs = TrainInputs { held_out: None, weights: None, cache: CACHE };
+    let inputs = TrainInputs { held_out: None, weights: None, teacher: None, cache: CACHE };
     train_in(recipe, records, inputs, &RunFolder::new(folder), start, Backend::Cpu, engine)
 }
 
@@ -155,6 +164,7 @@ fn train_in(
         records,
         held_out: inputs.held_out,
         weights: inputs.weights,
+        teacher: inputs.teacher,
         backend,
         engine: &engine.options(),
         threads: engine.threads(),

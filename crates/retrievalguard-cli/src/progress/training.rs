@@ -40,7 +40,13 @@ impl TrainingProgress {
 
 impl TrainObserver for TrainingProgress {
     fn stepped(&self, report: &StepReport) {
-        let StepReport { epoch, step, steps, loss, beta, pictures_per_second: rate, .. } = *report;
+        let StepReport { epoch, step, steps, loss, pictures_per_second: rate, .. } = *report;
+        let named = |name: &str, value: Option<f64>, between: &str| {
+            value.map_or_else(String::new, |value| format!("{between}{name} {value:.3}"))
+        };
+        let further = |between: &str| {
+            named("beta", report.beta, between) + &named("distillation", report.distillation, between)
+        };
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bar) = &self.bar {
             if first.is_none() {
@@ -49,7 +55,7 @@ impl TrainObserver for TrainingProgress {
                 bar.reset_eta();
             }
             bar.set_position(step);
-            bar.set_message(format!("epoch {epoch}  loss {loss:.4}  beta {beta:.3}  {rate:.1} pictures/s"));
+            bar.set_message(format!("epoch {epoch}  loss {loss:.4}{}  {rate:.1} pictures/s", further("  ")));
         }
         let (first, started) = *first.get_or_insert((step, Instant::now()));
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +68,8 @@ impl TrainObserver for TrainingProgress {
                 String::new()
             };
             tell(format_args!(
-                "epoch {epoch}, step {step}/{steps}, loss {loss:.4}, beta {beta:.3}, {rate:.1} pictures per second{left}"
+                "epoch {epoch}, step {step}/{steps}, loss {loss:.4}{}, {rate:.1} pictures per second{left}",
+                further(", ")
             ));
             *last = Some(Instant::now());
         }

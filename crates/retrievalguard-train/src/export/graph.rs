@@ -8,12 +8,15 @@ use retrievalguard_encoder::protobuf::MessageWriter;
 
 use super::ExportError;
 use crate::kernel::Activation;
-use crate::network::{Network, PictureSize, Pooling, SHORTEST, Step, UnitSpec};
+use crate::network::{
+    Factored, HeadKind, Network, PictureSize, Pooling, ProjectionSpec, ResidualSpec, SHORTEST, Step,
+    UnitSpec, Value, exported_scales,
+};
 
 /// Name of the graph's input.
-pub(super) const INPUT: &str = "pictures";
+pub(crate) const INPUT: &str = "pictures";
 /// Name of the graph's output.
-pub(super) const OUTPUT: &str = "embeddings";
+pub(crate) const OUTPUT: &str = "embeddings";
 
 /// Name of the program that writes the file.
 pub(crate) const PRODUCER: &str = "retrievalguard";
@@ -22,8 +25,9 @@ pub(crate) const PRODUCER: &str = "retrievalguard";
 const IR_VERSION: i64 = 8;
 const OPERATORS: i64 = 17;
 
-/// The element type of every tensor: single precision.
+/// The element types: single precision, and whole numbers for shapes.
 const FLOAT: i64 = 1;
+const INT64: i64 = 7;
 
 /// What a graph gives for a picture, at length 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +43,27 @@ pub(super) fn encode(network: &Network, rows: Rows) -> Result<Vec<u8>, ExportErr
     let config = network.config();
     let mut graph = Graph::new(network);
     let features = graph.backbone(network)?;
-    let (rows, length) = match rows {
-        Rows::Embeddings => (graph.head(&features, config.dimension)?, config.dimension),
-        Rows::Features => {
-            graph.shortest()?;
-            (features, network.layer_graph().features())
+    let normalises = config.architecture.normalises();
+    let length = match (rows, config.head) {
+        (Rows::Embeddings, HeadKind::Linear) if normalises => {
+            let rows = graph.head(&features, config.dimension)?;
+            graph.normalise(&rows);
+            config.dimension
+        }
+        (Rows::Embeddings, HeadKind::Linear) => {
+            graph.orthonormal_head(&features, config.dimension)?;
+            config.dimension
+        }
+        (Rows::Features, _) | (Rows::Embeddings, HeadKind::None) => {
+            if normalises {
+                graph.shortest()?;
+                graph.normalise(&features);
+            } else {
+                graph.node("Identity", &[&features], OUTPUT, &[]);
+            }
+            network.layer_graph().features()
         }
     };
-    graph.normalise(&rows);
     let PictureSize { channels, height, width } = config.picture;
     let body = graph
         .body
@@ -134,6 +151,18 @@ impl Graph {
         Ok(())
     }
 
+    /// A list of whole numbers, such as a shape.
+    fn list(&mut self, name: &str, values: &[usize]) {
+        let bytes: Vec<u8> = whole(values).flat_map(i64::to_le_bytes).collect();
+        let sides = [values.len()];
+        let tensor = MessageWriter::default()
+            .numbers(1, whole(&sides))
+            .number(2, INT64)
+            .text(8, name)
+            .bytes(9, &bytes);
+        self.add(5, &tensor);
+    }
+
     fn add(&mut self, field: u64, message: &MessageWriter) {
         self.body = std::mem::take(&mut self.body).message(field, message);
     }
@@ -159,6 +188,22 @@ impl Graph {
                     let name = format!("sum.{at}");
                     self.node("Add", &[&names[left], &names[right]], &name, &[]);
                     self.activation(activation, name)?
+                }
+                Step::SpaceToDepth { input, block } => {
+                    self.space_to_depth(layers.value(input), block, &names[input], at)
+                }
+                Step::PadChannels { input, channels } => {
+                    let name = format!("pad.{at}");
+                    let pads = format!("{name}.pads");
+                    self.list(&pads, &[0, 0, 0, 0, 0, channels - layers.value(input).channels, 0, 0]);
+                    self.node("Pad", &[&names[input], &pads], &name, &[]);
+                    name
+                }
+                Step::Residual { input, residual } => {
+                    self.residual(&layers.residuals[residual], &names[input])?
+                }
+                Step::Projection { input, projection } => {
+                    self.projection(&layers.projections[projection], &names[input])?
                 }
             };
             names.push(name);
@@ -201,6 +246,74 @@ impl Graph {
         ];
         self.node("Conv", &[input, &weight, &bias_name], convolution, &attributes);
         self.activation(*activation, convolution.clone())
+    }
+
+    /// Blocks of positions as channels; in three steps, since not every engine has ONNX's `SpaceToDepth`.
+    fn space_to_depth(&mut self, from: Value, block: usize, input: &str, at: usize) -> String {
+        let Value { channels, height, width, .. } = from;
+        let (rows, columns) = (height / block, width / block);
+        let [blocks, turned, name] = ["blocks", "turned", "channels"].map(|part| format!("{part}.{at}"));
+        let [cut, joined] = ["cut", "joined"].map(|part| format!("{part}.{at}"));
+        // A side of 0 stays what it is: any number of pictures.
+        self.list(&cut, &[0, channels, rows, block, columns, block]);
+        self.list(&joined, &[0, channels * block * block, rows, columns]);
+        self.node("Reshape", &[input, &cut], &blocks, &[]);
+        self.node("Transpose", &[&blocks], &turned, &[Attribute::Numbers("perm", &[0, 3, 5, 1, 2, 4])]);
+        self.node("Reshape", &[&turned, &joined], &name, &[]);
+        name
+    }
+
+    /// `x − Kᵀ D relu(Kx + b)`: one set of weights for both convolutions, and the scale as a product of its own, so that
+    /// the verifier finds the exact transpose and a scale of at most `2/T`.
+    fn residual(&mut self, spec: &ResidualSpec, input: &str) -> Result<String, ExportError> {
+        let ResidualSpec { name, inner, channels, kernel } = spec;
+        let [weight_name, bias_name, scale_name] =
+            ["weight", "bias", "scale"].map(|part| format!("{name}.{part}"));
+        let (weight, bias) = (self.take(&weight_name), self.take(&bias_name));
+        let scales = exported_scales(spec, &weight, &self.take(&format!("{name}.balance")));
+        self.constant(&weight_name, &[*inner, *channels, *kernel, *kernel], &weight)?;
+        self.constant(&bias_name, &[*inner], &bias)?;
+        self.constant(&scale_name, &[1, *inner, 1, 1], &scales)?;
+        let zeros = kernel / 2;
+        let attributes = [
+            Attribute::Numbers("kernel_shape", &[*kernel; 2]),
+            Attribute::Numbers("strides", &[1; 2]),
+            Attribute::Numbers("pads", &[zeros; 4]),
+            Attribute::Number("group", 1),
+        ];
+        let [forth, active, scaled, back] =
+            ["forth", "active", "scaled", "back"].map(|part| format!("{name}.{part}"));
+        self.node("Conv", &[input, &weight_name, &bias_name], &forth, &attributes);
+        self.node("Relu", &[&forth], &active, &[]);
+        self.node("Mul", &[&active, &scale_name], &scaled, &[]);
+        self.node("ConvTranspose", &[&scaled, &weight_name], &back, &attributes);
+        self.node("Sub", &[input, &back], name, &[]);
+        Ok(name.clone())
+    }
+
+    fn projection(&mut self, spec: &ProjectionSpec, input: &str) -> Result<String, ExportError> {
+        let ProjectionSpec { name, outputs, inputs } = spec;
+        let weight = format!("{name}.weight");
+        let rows = self.orthonormal(&weight, *outputs);
+        self.constant(&weight, &[*outputs, *inputs, 1, 1], &rows)?;
+        self.node("Conv", &[input, &weight], name, &[Attribute::Numbers("kernel_shape", &[1; 2])]);
+        Ok(name.clone())
+    }
+
+    /// `y = W x` with orthonormal rows, the graph's output.
+    fn orthonormal_head(&mut self, features: &str, dimension: usize) -> Result<(), ExportError> {
+        let weight = "head.weight";
+        let rows = self.orthonormal(weight, dimension);
+        self.constant(weight, &[dimension, rows.len() / dimension], &rows)?;
+        self.node("Gemm", &[features, weight], OUTPUT, &[Attribute::Number("transB", 1)]);
+        Ok(())
+    }
+
+    /// The orthonormal rows of a matrix that learnt.
+    fn orthonormal(&mut self, name: &str, rows: usize) -> Vec<f32> {
+        let values = self.take(name);
+        let columns = values.len() / rows;
+        Factored::of(&values, rows, columns).rows.into_iter().map(|value| value as f32).collect()
     }
 
     fn activation(&mut self, activation: Activation, input: String) -> Result<String, ExportError> {

@@ -7,6 +7,7 @@ use burn::tensor::{Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::layer_graph::LayerGraph;
+use super::lipschitz::{self, LipschitzStage};
 use super::{efficientnet, resnet, small};
 
 /// The backbone: everything before the linear head.
@@ -21,6 +22,15 @@ pub enum Architecture {
     /// EfficientNet-Lite0, 1280 features.
     #[serde(rename = "efficientnet-lite0")]
     EfficientnetLite0,
+    /// EfficientNet-Lite1, 1280 features; built for 240 pixels.
+    #[serde(rename = "efficientnet-lite1")]
+    EfficientnetLite1,
+    /// EfficientNet-Lite2, 1280 features; built for 260 pixels.
+    #[serde(rename = "efficientnet-lite2")]
+    EfficientnetLite2,
+    /// Residual layers and an orthonormal head: embeddings move no faster than pictures, and have no fixed length.
+    #[serde(rename = "lipschitz")]
+    Lipschitz,
     /// Four blocks of convolution, batch normalisation, rectifier and pooling.
     #[serde(rename = "small")]
     Small,
@@ -28,7 +38,15 @@ pub enum Architecture {
 
 impl Architecture {
     /// Every architecture.
-    pub const ALL: [Self; 4] = [Self::Resnet18, Self::Resnet50, Self::EfficientnetLite0, Self::Small];
+    pub const ALL: [Self; 7] = [
+        Self::Resnet18,
+        Self::Resnet50,
+        Self::EfficientnetLite0,
+        Self::EfficientnetLite1,
+        Self::EfficientnetLite2,
+        Self::Lipschitz,
+        Self::Small,
+    ];
 
     /// The name under which it is asked for.
     pub fn name(self) -> &'static str {
@@ -36,15 +54,28 @@ impl Architecture {
             Self::Resnet18 => "resnet-18",
             Self::Resnet50 => "resnet-50",
             Self::EfficientnetLite0 => "efficientnet-lite0",
+            Self::EfficientnetLite1 => "efficientnet-lite1",
+            Self::EfficientnetLite2 => "efficientnet-lite2",
+            Self::Lipschitz => "lipschitz",
             Self::Small => "small",
         }
+    }
+
+    /// Whether it gives rows of length 1; the others move no faster than the picture instead.
+    pub fn normalises(self) -> bool {
+        self != Self::Lipschitz
     }
 
     /// Shortest side of a picture that leaves something to pool.
     fn shortest_side(self) -> usize {
         match self {
-            Self::Resnet18 | Self::Resnet50 | Self::EfficientnetLite0 => 32,
+            Self::Resnet18
+            | Self::Resnet50
+            | Self::EfficientnetLite0
+            | Self::EfficientnetLite1
+            | Self::EfficientnetLite2 => 32,
             Self::Small => 16,
+            Self::Lipschitz => 4,
         }
     }
 
@@ -53,8 +84,12 @@ impl Architecture {
         match self {
             Self::Resnet18 | Self::Resnet50 => [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]],
             // (255 · pixel − 127) / 128
-            Self::EfficientnetLite0 => [[127.0 / 255.0; 3], [128.0 / 255.0; 3]],
+            Self::EfficientnetLite0 | Self::EfficientnetLite1 | Self::EfficientnetLite2 => {
+                [[127.0 / 255.0; 3], [128.0 / 255.0; 3]]
+            }
             Self::Small => [[0.5; 3], [0.5; 3]],
+            // A smaller deviation would be a larger Lipschitz constant, and a mean only rounding.
+            Self::Lipschitz => [[0.0; 3], [1.0; 3]],
         }
     }
 }
@@ -110,6 +145,23 @@ pub struct Normalisation {
     pub std: Vec<f64>,
 }
 
+/// What comes after the features.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HeadKind {
+    /// A matrix; its rows are orthonormal where the architecture keeps a Lipschitz constant.
+    #[default]
+    Linear,
+    /// Nothing: the features are the embedding.
+    None,
+}
+
+impl HeadKind {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Everything that determines a network's shape.
 ///
 /// ```
@@ -131,6 +183,12 @@ pub struct NetworkConfig {
     /// Channels of every block of [`Architecture::Small`]; the others take no notice of it.
     #[serde(default = "default_width")]
     pub width: usize,
+    /// Stages of [`Architecture::Lipschitz`]; what suits the pictures' size unless given. The others take none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<LipschitzStage>,
+    /// What comes after the features.
+    #[serde(default, skip_serializing_if = "HeadKind::is_default")]
+    pub head: HeadKind,
     /// Size of the pictures.
     pub picture: PictureSize,
     /// Normalisation of the pixels; what the architecture's published weights expect unless given.
@@ -150,7 +208,8 @@ impl NetworkConfig {
     /// The architecture for pictures of this size, everything else as usual.
     pub fn new(architecture: Architecture, picture: PictureSize) -> Self {
         let (dimension, width) = (default_dimension(), default_width());
-        Self { architecture, dimension, width, picture, normalisation: None }
+        let (stages, head) = (Vec::new(), HeadKind::default());
+        Self { architecture, dimension, width, stages, head, picture, normalisation: None }
     }
 
     /// Checks what the types cannot say.
@@ -169,6 +228,9 @@ impl NetworkConfig {
             if !(1..=65_536).contains(&count) {
                 return fault(field, count, "a number from 1 to 65536");
             }
+        }
+        if self.architecture != Architecture::Lipschitz && !self.stages.is_empty() {
+            return fault("stages", format!("a list of {}", self.stages.len()), "none but for lipschitz");
         }
         let Normalisation { mean, std } = self.normalisation();
         for (field, numbers) in [("normalisation.mean", &mean), ("normalisation.std", &std)] {
@@ -219,15 +281,41 @@ impl NetworkConfig {
         self.check()?;
         let PictureSize { channels, height, width } = self.picture;
         let picture = [channels, height, width];
-        Ok(match self.architecture {
+        let graph = match self.architecture {
             Architecture::Resnet18 => resnet::layers(picture, resnet::Block::Basic, [2, 2, 2, 2]),
             Architecture::Resnet50 => resnet::layers(picture, resnet::Block::Bottleneck, [3, 4, 6, 3]),
-            Architecture::EfficientnetLite0 => efficientnet::layers(picture),
+            Architecture::EfficientnetLite0 => efficientnet::layers(picture, efficientnet::Scale::LITE0),
+            Architecture::EfficientnetLite1 => efficientnet::layers(picture, efficientnet::Scale::LITE1),
+            Architecture::EfficientnetLite2 => efficientnet::layers(picture, efficientnet::Scale::LITE2),
+            Architecture::Lipschitz => lipschitz::layers(picture, &self.stages())?,
             Architecture::Small => small::layers(picture, self.width),
-        })
+        };
+        let features = graph.features();
+        match self.head {
+            HeadKind::None if self.dimension != features => fault(
+                "dimension",
+                self.dimension,
+                format!("{features}, the number of features, without a head"),
+            )?,
+            // More orthonormal rows than columns there are none.
+            HeadKind::Linear if !self.architecture.normalises() && self.dimension > features => {
+                fault("dimension", self.dimension, format!("at most {features}, the number of features"))?;
+            }
+            HeadKind::None | HeadKind::Linear => {}
+        }
+        Ok(graph)
+    }
+
+    /// The stages of a Lipschitz encoder: those that are asked for, or what suits the pictures' size.
+    pub fn stages(&self) -> Vec<LipschitzStage> {
+        if self.stages.is_empty() { lipschitz::usual(self.picture) } else { self.stages.clone() }
     }
 }
 
-fn fault(field: &'static str, found: impl ToString, wanted: impl Into<String>) -> Result<(), ConfigError> {
+pub(super) fn fault(
+    field: &'static str,
+    found: impl ToString,
+    wanted: impl Into<String>,
+) -> Result<(), ConfigError> {
     Err(ConfigError { field, found: found.to_string(), wanted: wanted.into() })
 }

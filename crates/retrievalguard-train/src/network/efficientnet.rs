@@ -1,5 +1,5 @@
-//! EfficientNet-Lite0 with the names, the padding and the epsilon of the package `efficientnet_lite_pytorch` 0.1.0:
-//! EfficientNet-B0 (Tan, Le, 2019) without squeeze-and-excitation and with ReLU6.
+//! EfficientNet-Lite0 to Lite2 with the names, the padding and the epsilon of the package `efficientnet_lite_pytorch`
+//! 0.1.0: EfficientNet (Tan, Le, 2019) without squeeze-and-excitation and with ReLU6.
 //!
 //! The padding depends on the size of the picture, as TensorFlow's `SAME` does.
 
@@ -34,15 +34,45 @@ fn options(channels: usize, kernel: usize, stride: usize) -> UnitOptions {
     UnitOptions { stride, padding, activation, ..UnitOptions::new(channels, kernel) }
 }
 
+/// How much wider and deeper than Lite0, in tenths; the stem, the features and the number of blocks of the first and of
+/// the last stage stay.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale {
+    width: usize,
+    depth: usize,
+}
+
+impl Scale {
+    pub(super) const LITE0: Self = Self { width: 10, depth: 10 };
+    pub(super) const LITE1: Self = Self { width: 10, depth: 11 };
+    pub(super) const LITE2: Self = Self { width: 11, depth: 12 };
+
+    /// The nearest multiple of 8, and never less than 0.9 of what was asked for.
+    fn channels(self, channels: usize) -> usize {
+        let wanted = channels * self.width;
+        let rounded = ((wanted + 40) / 80 * 8).max(8);
+        if rounded * 100 < 9 * wanted { rounded + 8 } else { rounded }
+    }
+
+    fn blocks(self, stage: usize) -> usize {
+        let blocks = STAGES[stage].blocks;
+        if stage == 0 || stage + 1 == STAGES.len() { blocks } else { (blocks * self.depth).div_ceil(10) }
+    }
+}
+
 /// The layers for pictures of `[channels, height, width]`.
-pub(super) fn layers(picture: [usize; 3]) -> LayerGraph {
+pub(super) fn layers(picture: [usize; 3], scale: Scale) -> LayerGraph {
     let mut graph = LayerGraph::new(picture, EPSILON, Pooling::Average);
     let stem = options(STEM_CHANNELS, 3, 2);
     let mut value = graph.unit(graph.pictures(), "_conv_stem".into(), "_bn0".into(), stem);
-    let stages = STAGES.iter().flat_map(|stage| (0..stage.blocks).map(move |position| (stage, position)));
-    for (number, (stage, position)) in stages.enumerate() {
-        let stride = if position == 0 { stage.stride } else { 1 };
-        value = block(&mut graph, value, &format!("_blocks.{number}"), stage, stride);
+    let mut number = 0;
+    for (place, stage) in STAGES.iter().enumerate() {
+        let stage = Stage { channels: scale.channels(stage.channels), ..*stage };
+        for position in 0..scale.blocks(place) {
+            let stride = if position == 0 { stage.stride } else { 1 };
+            value = block(&mut graph, value, &format!("_blocks.{number}"), &stage, stride);
+            number += 1;
+        }
     }
     graph.unit(value, "_conv_head".into(), "_bn1".into(), options(FEATURES, 1, 1));
     graph

@@ -1,10 +1,10 @@
-//! The two kinds of layers that learn: a convolution with its batch normalisation, and the linear head.
+//! What learns in the usual networks: convolutions with their batch normalisations, and the linear head.
 
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use retrievalguard::noise::ImageIdentity;
 
-use super::layer_graph::UnitSpec;
+use super::layer_graph::{ProjectionSpec, UnitSpec};
 use crate::kernel;
 
 /// Share of a batch in the running statistics: PyTorch's default.
@@ -28,14 +28,21 @@ pub(crate) enum Role {
     Variance,
     /// Matrix of the head, one row per output.
     Matrix,
-    /// Summand of the head.
+    /// Matrix of which the orthonormal rows are used.
+    Orthonormal,
+    /// Summand of the head or of a residual layer.
     Bias,
 }
 
 impl Role {
     pub(super) fn learns(self) -> bool {
         match self {
-            Self::Kernels { .. } | Self::Scale | Self::Shift | Self::Matrix | Self::Bias => true,
+            Self::Kernels { .. }
+            | Self::Scale
+            | Self::Shift
+            | Self::Matrix
+            | Self::Orthonormal
+            | Self::Bias => true,
             Self::Mean | Self::Variance => false,
         }
     }
@@ -50,12 +57,16 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    fn new(name: String, shape: &[usize], role: Role) -> Self {
+    pub(super) fn new(name: String, shape: &[usize], role: Role) -> Self {
         Self { name, shape: shape.to_vec(), role }
     }
 
     /// The parameter with these values; its number follows from its name, so optimiser states fit after a restart.
-    fn parameter<const RANK: usize>(&self, values: Vec<f32>, device: &Device) -> Param<Tensor<RANK>> {
+    pub(super) fn parameter<const RANK: usize>(
+        &self,
+        values: Vec<f32>,
+        device: &Device,
+    ) -> Param<Tensor<RANK>> {
         let tensor = Tensor::from_data(TensorData::new(values, self.shape.clone()), device);
         let mut parameter = Param::from_tensor(tensor);
         parameter.id = ParamId::from(ImageIdentity::new(&self.name).get() as u64);
@@ -80,6 +91,17 @@ pub(super) fn unit_slots(spec: &UnitSpec) -> [Slot; 5] {
 pub(super) fn head_slots(features: usize, dimension: usize) -> [Slot; 2] {
     let [weight, bias] = HEAD.map(str::to_owned);
     [Slot::new(weight, &[dimension, features], Role::Matrix), Slot::new(bias, &[dimension], Role::Bias)]
+}
+
+/// The tensor of an orthonormal head.
+pub(super) fn orthonormal_head_slot(features: usize, dimension: usize) -> Slot {
+    Slot::new(HEAD[0].to_owned(), &[dimension, features], Role::Orthonormal)
+}
+
+/// The tensor of a projection.
+pub(super) fn projection_slot(spec: &ProjectionSpec) -> Slot {
+    let ProjectionSpec { name, outputs, inputs } = spec;
+    Slot::new(format!("{name}.weight"), &[*outputs, *inputs], Role::Orthonormal)
 }
 
 /// A convolution without bias and its batch normalisation, with PyTorch's shapes.
@@ -176,10 +198,6 @@ impl Linear {
 
     pub(super) fn tensors(&self) -> [TensorData; 2] {
         [self.weight.val().into_data(), self.bias.val().into_data()]
-    }
-
-    pub(super) fn device(&self) -> Device {
-        self.bias.val().device()
     }
 
     #[cfg(test)]

@@ -27,6 +27,37 @@ pub(crate) struct UnitSpec {
     pub(crate) activation: Activation,
 }
 
+/// A residual layer `x − Kᵀ D relu(Kx + b)` with a square kernel and as many zeros around as keep the size.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ResidualSpec {
+    /// Name in a state dictionary.
+    pub(crate) name: String,
+    /// Rows of `K`: channels between the two convolutions.
+    pub(crate) inner: usize,
+    pub(crate) channels: usize,
+    /// Side of the kernel, an odd number.
+    pub(crate) kernel: usize,
+}
+
+impl ResidualSpec {
+    /// How both convolutions walk.
+    pub(crate) fn geometry(&self) -> Geometry {
+        let zeros = self.kernel / 2;
+        Geometry { stride: [1; 2], padding: [(zeros, zeros); 2], groups: 1 }
+    }
+}
+
+/// Orthonormal combinations of the channels, the same at every position.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ProjectionSpec {
+    /// Name in a state dictionary.
+    pub(crate) name: String,
+    /// Channels after it.
+    pub(crate) outputs: usize,
+    /// Channels before it, at least as many.
+    pub(crate) inputs: usize,
+}
+
 /// One step; values are numbered as in [`Value`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -36,13 +67,26 @@ pub(crate) enum Step {
     MaxPool { input: usize, window: usize, stride: usize, padding: usize },
     /// The end of a residual block.
     Add { left: usize, right: usize, activation: Activation },
+    /// Blocks of `block × block` positions become channels, as in ONNX's `SpaceToDepth`.
+    SpaceToDepth { input: usize, block: usize },
+    /// Zeros for channels behind those that are there.
+    PadChannels { input: usize, channels: usize },
+    /// Residual layer number `residual`.
+    Residual { input: usize, residual: usize },
+    /// Projection number `projection`.
+    Projection { input: usize, projection: usize },
 }
 
 impl Step {
     /// The values that it reads.
     pub(crate) fn inputs(self) -> [usize; 2] {
         match self {
-            Self::Unit { input, .. } | Self::MaxPool { input, .. } => [input; 2],
+            Self::Unit { input, .. }
+            | Self::MaxPool { input, .. }
+            | Self::SpaceToDepth { input, .. }
+            | Self::PadChannels { input, .. }
+            | Self::Residual { input, .. }
+            | Self::Projection { input, .. } => [input; 2],
             Self::Add { left, right, .. } => [left, right],
         }
     }
@@ -61,6 +105,8 @@ pub(crate) enum Pooling {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LayerGraph {
     pub(crate) units: Vec<UnitSpec>,
+    pub(crate) residuals: Vec<ResidualSpec>,
+    pub(crate) projections: Vec<ProjectionSpec>,
     pub(crate) steps: Vec<Step>,
     pub(crate) pooling: Pooling,
     values: Vec<Value>,
@@ -116,7 +162,15 @@ impl LayerGraph {
     /// Nothing but pictures of `[channels, height, width]`.
     pub(crate) fn new([channels, height, width]: [usize; 3], epsilon: f64, pooling: Pooling) -> Self {
         let pictures = Value { index: 0, channels, height, width };
-        Self { units: Vec::new(), steps: Vec::new(), pooling, values: vec![pictures], epsilon }
+        Self {
+            units: Vec::new(),
+            residuals: Vec::new(),
+            projections: Vec::new(),
+            steps: Vec::new(),
+            pooling,
+            values: vec![pictures],
+            epsilon,
+        }
     }
 
     /// The pictures.
@@ -127,6 +181,11 @@ impl LayerGraph {
     /// The last value.
     pub(crate) fn last(&self) -> Value {
         self.values[self.steps.len()]
+    }
+
+    /// A value by its number.
+    pub(crate) fn value(&self, index: usize) -> Value {
+        self.values[index]
     }
 
     /// Number of features after the pooling.
@@ -184,6 +243,35 @@ impl LayerGraph {
         let Value { channels, height, width, .. } = left;
         let step = Step::Add { left: left.index, right: right.index, activation };
         self.push(step, channels, height, width)
+    }
+
+    /// Appends a rearrangement of blocks into channels; they must fill the plane.
+    pub(crate) fn space_to_depth(&mut self, input: Value, block: usize) -> Value {
+        let Value { index, channels, height, width } = input;
+        let step = Step::SpaceToDepth { input: index, block };
+        self.push(step, channels * block * block, height / block, width / block)
+    }
+
+    /// Appends channels of zeros.
+    pub(crate) fn pad_channels(&mut self, input: Value, channels: usize) -> Value {
+        let step = Step::PadChannels { input: input.index, channels };
+        self.push(step, channels, input.height, input.width)
+    }
+
+    /// Appends a residual layer.
+    pub(crate) fn residual(&mut self, input: Value, name: String, inner: usize, kernel: usize) -> Value {
+        let Value { index, channels, height, width } = input;
+        let residual = self.residuals.len();
+        self.residuals.push(ResidualSpec { name, inner, channels, kernel });
+        self.push(Step::Residual { input: index, residual }, channels, height, width)
+    }
+
+    /// Appends orthonormal combinations of the channels.
+    pub(crate) fn projection(&mut self, input: Value, name: String, outputs: usize) -> Value {
+        let projection = self.projections.len();
+        self.projections.push(ProjectionSpec { name, outputs, inputs: input.channels });
+        let step = Step::Projection { input: input.index, projection };
+        self.push(step, outputs, input.height, input.width)
     }
 
     fn push(&mut self, step: Step, channels: usize, height: usize, width: usize) -> Value {

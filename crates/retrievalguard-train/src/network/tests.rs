@@ -30,7 +30,13 @@ fn values(network: &Network, name: &str) -> Vec<f32> {
 
 #[test]
 fn names_and_shapes_are_those_of_the_pytorch_implementations() {
-    for architecture in [Architecture::Resnet18, Architecture::Resnet50, Architecture::EfficientnetLite0] {
+    for architecture in [
+        Architecture::Resnet18,
+        Architecture::Resnet50,
+        Architecture::EfficientnetLite0,
+        Architecture::EfficientnetLite1,
+        Architecture::EfficientnetLite2,
+    ] {
         let network = Network::new(&config(architecture), Seed::new(1), &Device::default()).unwrap();
         let mut found: Vec<String> = network
             .tensors()
@@ -82,7 +88,7 @@ fn convolutions_begin_with_kaimings_variance() {
 
 #[test]
 fn every_architecture_gives_rows_of_length_one_whatever_the_companions() {
-    for architecture in Architecture::ALL {
+    for architecture in Architecture::ALL.into_iter().filter(|architecture| architecture.normalises()) {
         let config = config(architecture);
         let device = Device::default();
         let network = Network::new(&config, Seed::new(1), &device).unwrap();

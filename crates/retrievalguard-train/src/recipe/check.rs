@@ -2,7 +2,7 @@
 
 use retrievalguard::Sigma;
 
-use super::{LossPart, Recipe, RecipeError};
+use super::{DistillationPart, LossKind, LossPart, Recipe, RecipeError};
 
 /// Most bytes of pixels in one step; what the network makes of them takes a multiple of it.
 const MOST_BATCH_BYTES: u64 = 4 << 30;
@@ -120,6 +120,10 @@ impl Recipe {
         ] {
             wanted(positive(value), key, value.to_string(), "a finite number above 0")?;
         }
+        self.check_loss()?;
+        if let Some(clip) = self.optimiser.clip {
+            wanted(positive(clip), "optimiser.clip", clip.to_string(), "a finite number above 0")?;
+        }
         let LossPart { lower_cutoff, upper_cutoff, .. } = self.loss;
         wanted(
             positive(lower_cutoff) && lower_cutoff < upper_cutoff && upper_cutoff <= 2.0,
@@ -131,6 +135,41 @@ impl Recipe {
         let decay_fits = decay.is_finite() && decay >= 0.0;
         wanted(decay_fits, "optimiser.weight_decay", decay.to_string(), "a finite number from 0 up")?;
         wanted(self.schedule.epochs > 0, "schedule.epochs", self.schedule.epochs.to_string(), "at least 1")
+    }
+
+    fn check_loss(&self) -> Result<(), RecipeError> {
+        let LossPart { kind, weight, rho, tau, .. } = self.loss;
+        let lipschitz = !self.network.architecture.normalises();
+        for (key, value) in [("loss.rho", rho), ("loss.tau", tau)] {
+            wanted(positive(value), key, value.to_string(), "a finite number above 0")?;
+        }
+        wanted(
+            weight.is_finite() && weight >= 0.0,
+            "loss.weight",
+            weight.to_string(),
+            "a finite number from 0 up",
+        )?;
+        wanted(
+            kind == LossKind::Margin || lipschitz,
+            "loss.kind",
+            "certified-radius".to_owned(),
+            "margin, or network.architecture=lipschitz",
+        )?;
+        let Some(DistillationPart { weight: teacher, scale }) = self.distillation else {
+            return wanted(
+                weight > 0.0,
+                "loss.weight",
+                weight.to_string(),
+                "above 0, or a [distillation] table",
+            );
+        };
+        wanted(positive(teacher), "distillation.weight", teacher.to_string(), "a finite number above 0")?;
+        wanted(
+            positive(scale) && (lipschitz || scale == 1.0),
+            "distillation.scale",
+            scale.to_string(),
+            "1, or a finite number above 0 with network.architecture=lipschitz",
+        )
     }
 
     fn check_evaluation(&self) -> Result<(), RecipeError> {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum RecipeError {
     /// No preset has this name.
-    #[error("preset is `{found}`, wanted paper or small")]
+    #[error("preset is `{found}`, wanted paper, small, lipschitz or distillation")]
     Preset {
         /// The name given.
         found: String,

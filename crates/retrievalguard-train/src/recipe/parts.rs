@@ -4,7 +4,7 @@ use retrievalguard_encoder::resize::{Interpolation, Resampling};
 use serde::{Deserialize, Serialize};
 
 use crate::loss::{Average, DistanceWeights, Pairing};
-use crate::network::{Architecture, Statistics};
+use crate::network::{Architecture, HeadKind, LipschitzStage, Statistics};
 
 /// What is trained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +25,16 @@ pub struct NetworkPart {
     /// Channels of the small encoder's convolutions; other architectures have their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filters: Option<usize>,
+    /// Stages of the Lipschitz encoder; without them, what suits the size of the pictures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<LipschitzStage>,
+    /// What comes after the features.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub head: HeadKind,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// How pictures become inputs.
@@ -64,10 +74,33 @@ pub struct NoisePart {
     pub sigma: f64,
 }
 
-/// The margin loss.
+/// Which loss labels teach by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LossKind {
+    /// The paper's, over triplets.
+    #[default]
+    Margin,
+    /// The certified radius of a Lipschitz encoder, made smooth.
+    CertifiedRadius,
+}
+
+/// The loss that labels teach by; `beta` to `upper_cutoff` are those of the margin loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossPart {
+    /// Which loss.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub kind: LossKind,
+    /// Its factor; zero for a run without labels, which a teacher alone teaches.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: f64,
+    /// Radius `ρ` that the certified-radius loss aims at.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub rho: f64,
+    /// Width `τ` over which the certified-radius loss is smooth.
+    #[serde(default = "usual_tau", skip_serializing_if = "is_usual_tau")]
+    pub tau: f64,
     /// Initial boundary `β` between the classes' distances.
     pub beta: f64,
     /// Learning rate of `β`.
@@ -85,6 +118,36 @@ pub struct LossPart {
     /// Negatives this far away or farther are not sampled; 2, which none is beyond, for no such limit.
     #[serde(default = "upper_cutoff")]
     pub upper_cutoff: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+fn is_one(value: &f64) -> bool {
+    *value == one()
+}
+
+fn usual_tau() -> f64 {
+    0.25
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over so")]
+fn is_usual_tau(value: &f64) -> bool {
+    *value == usual_tau()
+}
+
+/// A teacher: the rows that another encoder gives for the clean pictures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DistillationPart {
+    /// Factor of the squared distance from the teacher's rows.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// Length of the teacher's rows for a Lipschitz student; rows of other students have length 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub scale: f64,
 }
 
 fn lower_cutoff() -> f64 {
@@ -105,6 +168,20 @@ pub struct OptimiserPart {
     pub head_factor: f64,
     /// Pulls weights to zero, added to the gradient.
     pub weight_decay: f64,
+    /// Gradients of a tensor that are longer than this are shortened to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip: Option<f64>,
+}
+
+/// How the learning rate falls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Curve {
+    /// By a factor at every milestone.
+    #[default]
+    Steps,
+    /// Along half a cosine to zero, step by step; `milestones` and `factor` are not used.
+    Cosine,
 }
 
 /// How long, and how the steps shrink.
@@ -113,6 +190,9 @@ pub struct OptimiserPart {
 pub struct SchedulePart {
     /// Times the training set is seen.
     pub epochs: u32,
+    /// How the learning rate falls.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub curve: Curve,
     /// Epochs (counted from zero) from which on the learning rate is smaller.
     pub milestones: Vec<u32>,
     /// Factor on the learning rate at each.

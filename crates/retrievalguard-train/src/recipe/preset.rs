@@ -13,17 +13,23 @@ pub enum Preset {
     /// For small machines: EfficientNet-Lite0, 112 pixels, 10 epochs.
     #[default]
     Small,
+    /// One pass without noise: a Lipschitz encoder, 32 pixels, 12 epochs.
+    Lipschitz,
+    /// Noise distilled out of a pretrained encoder, no labels: EfficientNet-Lite0, 96 pixels, 4 epochs.
+    Distillation,
 }
 
 impl Preset {
     /// Every preset.
-    pub const ALL: [Self; 2] = [Self::Paper, Self::Small];
+    pub const ALL: [Self; 4] = [Self::Paper, Self::Small, Self::Lipschitz, Self::Distillation];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Paper => "paper",
             Self::Small => "small",
+            Self::Lipschitz => "lipschitz",
+            Self::Distillation => "distillation",
         }
     }
 
@@ -32,6 +38,8 @@ impl Preset {
         match self {
             Self::Paper => include_str!("../../presets/paper.toml"),
             Self::Small => include_str!("../../presets/small.toml"),
+            Self::Lipschitz => include_str!("../../presets/lipschitz.toml"),
+            Self::Distillation => include_str!("../../presets/distillation.toml"),
         }
     }
 }

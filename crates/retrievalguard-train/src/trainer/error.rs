@@ -12,6 +12,7 @@ use retrievalguard_encoder::recall::RecallError;
 use crate::augment::ViewError;
 use crate::backend::BackendError;
 use crate::batches::BatchPlanError;
+use crate::certified::CertifiedError;
 use crate::checkpoint::{CheckpointError, TrainingPosition};
 use crate::export::ExportError;
 use crate::loss::SamplingError;
@@ -148,6 +149,39 @@ pub enum TrainError {
         /// The next step.
         position: TrainingPosition,
     },
+    /// A teacher without anything to teach.
+    #[error("a teacher is given, but the recipe has no [distillation] table, wanted distillation.weight")]
+    NoDistillation,
+    /// The teacher takes other pictures than the student.
+    #[error("teacher `{}` takes pictures of {found:?}, wanted {wanted:?}, what the student takes", model.display())]
+    TeacherPicture {
+        /// The file.
+        model: PathBuf,
+        /// Channels, rows and columns of the teacher.
+        found: [usize; 3],
+        /// Those of the student.
+        wanted: [usize; 3],
+    },
+    /// The teacher says too little.
+    #[error("the teacher gives {found} dimensions, wanted at least the student's {wanted}")]
+    TeacherDimension {
+        /// Dimensions of the teacher.
+        found: usize,
+        /// Those of the student.
+        wanted: usize,
+    },
+    /// The student's beginning is its teacher, and cannot be had again.
+    #[error("the run is taught by its own initial weights, wanted the same --weights again")]
+    TeacherWeights,
+    /// The teacher failed.
+    #[error("the teacher gave nothing for a batch")]
+    Teacher {
+        /// Why not.
+        source: retrievalguard::EmbedderFailure,
+    },
+    /// Certified recall could not be measured.
+    #[error(transparent)]
+    Certified(Box<CertifiedError>),
     /// The log could not be written or read.
     #[error(transparent)]
     Log(#[from] RunLogError),
@@ -201,4 +235,10 @@ pub enum TrainError {
     /// A file could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
+}
+
+impl From<CertifiedError> for TrainError {
+    fn from(error: CertifiedError) -> Self {
+        Self::Certified(Box::new(error))
+    }
 }

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use retrievalguard::storage::atomic;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::lock::FolderLock;
-use retrievalguard_encoder::recall::Recall;
 use serde::{Deserialize, Serialize};
 
-use super::{Start, TrainError};
+use super::{Measured, Start, TrainError};
 use crate::backend::Backend;
 use crate::checkpoint::Checkpoint;
 use crate::recipe::Recipe;
@@ -40,6 +39,9 @@ pub struct Inputs {
     pub pictures: Digest,
     /// Digest of the file with the initial weights.
     pub weights: Option<Digest>,
+    /// Digest of the teacher's file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<Digest>,
     /// What computes; other backends round differently.
     pub backend: Backend,
 }
@@ -116,10 +118,10 @@ impl RunFolder {
     }
 
     /// What the log's first evaluation says of the untrained backbone.
-    pub(super) fn untrained_recall(&self) -> Option<Recall> {
+    pub(super) fn untrained_recall(&self) -> Option<Measured> {
         #[derive(Deserialize)]
         struct Line {
-            untrained: Recall,
+            untrained: Measured,
         }
 
         let text = fs::read_to_string(self.log()).unwrap_or_default();
@@ -201,6 +203,11 @@ impl RunFolder {
             let text =
                 |weights: Option<Digest>| weights.map_or("none".to_owned(), |digest| digest.to_string());
             return Err(changed("the initial weights", text(found.weights), text(wanted.weights)));
+        }
+        if found.teacher != wanted.teacher {
+            let text =
+                |teacher: Option<Digest>| teacher.map_or("none".to_owned(), |digest| digest.to_string());
+            return Err(changed("the teacher", text(found.teacher), text(wanted.teacher)));
         }
         if found.backend != wanted.backend {
             return Err(changed("the backend", found.backend.to_string(), wanted.backend.to_string()));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use burn::grad_clipping::GradientClippingConfig;
 use burn::module::ParamId;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer};
@@ -12,9 +13,10 @@ use retrievalguard::Seed;
 use super::TrainError;
 use crate::checkpoint::{Checkpoint, TrainingPosition};
 use crate::loading::Batch;
-use crate::loss::{MarginLoss, TripletSampler};
+use crate::loss::{MarginLoss, TripletSampler, distillation_loss};
 use crate::network::{Network, Part};
-use crate::recipe::Recipe;
+use crate::recipe::{LossKind, Recipe};
+use crate::trainer::teacher::Teacher;
 
 /// Added to the root of Adam's second moment: PyTorch's default.
 const EPSILON: f32 = 1e-8;
@@ -36,6 +38,8 @@ pub(super) struct Learner {
     head_optimiser: ModuleOptimizer,
     loss_optimiser: ModuleOptimizer,
     sampler: TripletSampler,
+    teacher: Option<Teacher>,
+    learns_beta: bool,
     seed: Seed,
     device: Device,
 }
@@ -45,23 +49,33 @@ pub(super) struct Learner {
 pub(super) struct Outcome {
     /// The loss before the step.
     pub(super) loss: f64,
-    /// The boundary `β` after it.
-    pub(super) beta: f64,
-    /// Share of the pairs, positive and negative, that still have a loss.
-    pub(super) active: f64,
+    /// The boundary `β` after it, where there is one.
+    pub(super) beta: Option<f64>,
+    /// Share of the pairs that still have a loss, or of the rows with a radius below `ρ`.
+    pub(super) active: Option<f64>,
+    /// Mean squared distance from the teacher's rows.
+    pub(super) distillation: Option<f64>,
+}
+
+/// What labels teach a batch.
+struct Labelled {
+    total: Tensor<1>,
+    active: f64,
 }
 
 impl Learner {
     /// Before the first step; `device` carries gradients.
-    pub(super) fn new(recipe: &Recipe, network: Network, device: &Device) -> Self {
+    pub(super) fn new(recipe: &Recipe, network: Network, teacher: Option<Teacher>, device: &Device) -> Self {
         let part = &recipe.loss;
         let loss = MarginLoss::new(part.beta, part.gamma, part.average, device);
         let adam = AdamConfig::new().with_epsilon(EPSILON);
+        let clip = recipe.optimiser.clip.map(|clip| GradientClippingConfig::Norm(clip as f32));
         let decay = recipe.optimiser.weight_decay;
+        let clipped = adam.clone().with_grad_clipping(clip);
         let weights = if decay > 0.0 {
-            adam.clone().with_weight_decay(Some(WeightDecayConfig::new(decay as f32)))
+            clipped.with_weight_decay(Some(WeightDecayConfig::new(decay as f32)))
         } else {
-            adam.clone()
+            clipped
         };
         Self {
             network: Some(network),
@@ -70,6 +84,8 @@ impl Learner {
             head_optimiser: weights.init(),
             loss_optimiser: adam.init(),
             sampler: recipe.sampler(),
+            teacher,
+            learns_beta: recipe.uses_labels() && recipe.loss.kind == LossKind::Margin,
             seed: recipe.seed(),
             device: device.clone(),
         }
@@ -79,6 +95,7 @@ impl Learner {
     pub(super) fn resume(
         recipe: &Recipe,
         checkpoint: &Checkpoint,
+        teacher: Option<Teacher>,
         device: &Device,
     ) -> Result<Self, TrainError> {
         let config = recipe.network_config();
@@ -97,7 +114,7 @@ impl Learner {
         if let Some(fault) = fault {
             return Err(fault);
         }
-        let mut learner = Self::new(recipe, network, device);
+        let mut learner = Self::new(recipe, network, teacher, device);
         let part = &recipe.loss;
         let loss = MarginLoss::new(f64::from(checkpoint.beta), part.gamma, part.average, device);
         learner.loss = Some(with_number(loss));
@@ -129,13 +146,14 @@ impl Learner {
             return Err(TrainError::WeightsNotFinite { position });
         }
         let mut optimisers = BTreeMap::new();
-        for (name, optimiser) in [
-            (BACKBONE_STATE, &self.backbone_optimiser),
-            (HEAD_STATE, &self.head_optimiser),
-            (LOSS_STATE, &self.loss_optimiser),
+        let has_head = !self.network().parameters(Part::Head).is_empty();
+        for (name, optimiser, learns) in [
+            (BACKBONE_STATE, &self.backbone_optimiser, true),
+            (HEAD_STATE, &self.head_optimiser, has_head),
+            (LOSS_STATE, &self.loss_optimiser, self.learns_beta),
         ] {
-            // Before the first step there is nothing to remember.
-            let state = if position.step == 0 {
+            // Before the first step, and where nothing learns, there is nothing to remember.
+            let state = if position.step == 0 || !learns {
                 Vec::new()
             } else {
                 optimiser_state(optimiser).map_err(|_| TrainError::OptimiserState { optimiser: name })?
@@ -156,45 +174,105 @@ impl Learner {
         floats(loss.beta.val().into_data())[0]
     }
 
-    /// Learns from one batch, unless its loss is not a number.
+    /// Learns from one batch at a learning rate, unless its loss is not a number.
     pub(super) fn step(
         &mut self,
         recipe: &Recipe,
         batch: Batch,
         position: TrainingPosition,
+        rate: f64,
     ) -> Result<Outcome, TrainError> {
+        let wanted = self.teacher.as_ref().map(|teacher| teacher.rows(recipe, &batch)).transpose()?;
         let network = self.network.take().expect("a step puts the network back");
         let loss = self.loss.take().expect("a step puts the loss back");
         let config = recipe.network_config();
         let pictures = Tensor::<4>::from_data(TensorData::new(batch.pixels, batch.shape), &self.device);
         let (embeddings, statistics) =
             network.forward_training(config.normalise(pictures), recipe.network.batch_norm);
-        let rows = floats(embeddings.clone().into_data());
-        let (epoch, step) = (u64::from(position.epoch), u64::from(position.batch));
-        let triplets = self.sampler.triplets(&rows, &batch.labels, self.seed, epoch, step);
-        let triplets = triplets.map_err(|source| TrainError::Sampling { position, source })?;
-        let pairs = (2 * triplets.len()) as f64;
-        let parts = loss.forward(embeddings, &triplets);
-        let value = f64::from(floats(parts.total.clone().into_data())[0]);
+        let labelled = if recipe.uses_labels() {
+            Some(self.labelled(recipe, &loss, embeddings.clone(), &batch.labels, position)?)
+        } else {
+            None
+        };
+        let taught = wanted.map(|wanted| distillation_loss(embeddings, wanted.autodiff()));
+        let distillation = taught.clone().map(|taught| f64::from(floats(taught.into_data())[0]));
+        let weight = recipe.distillation.as_ref().map_or(0.0, |part| part.weight);
+        let active = labelled.as_ref().map(|labelled| labelled.active);
+        let by_labels = labelled.map(|labelled| labelled.total * recipe.loss.weight);
+        let total = match (by_labels, taught.map(|taught| taught * weight)) {
+            (Some(labels), Some(teacher)) => labels + teacher,
+            (Some(total), None) | (None, Some(total)) => total,
+            (None, None) => {
+                unreachable!("a recipe without labels has a teacher, which its check makes sure of")
+            }
+        };
+        let value = f64::from(floats(total.clone().into_data())[0]);
         if !value.is_finite() {
             return Err(TrainError::LossNotFinite { position, value });
         }
-        let active = (parts.active_positives + parts.active_negatives).into_data();
-        let active = active.iter::<i64>().next().unwrap_or(0) as f64 / pairs;
-        let mut gradients = parts.total.backward();
+        let mut gradients = total.backward();
         let part = |gradients: &mut _, part| {
             GradientsParams::from_params(gradients, &network, &network.parameters(part))
         };
         let backbone = part(&mut gradients, Part::Backbone);
         let head = part(&mut gradients, Part::Head);
         let boundary = GradientsParams::from_module(&mut gradients, &loss);
-        let rate = recipe.learning_rate(position.epoch);
         let network = self.backbone_optimiser.step(rate, network, backbone);
         let network = self.head_optimiser.step(rate * recipe.optimiser.head_factor, network, head);
         self.network = Some(network.absorb(statistics));
-        self.loss = Some(self.loss_optimiser.step(recipe.loss.beta_learning_rate, loss, boundary));
-        Ok(Outcome { loss: value, beta: f64::from(self.beta()), active })
+        self.loss = Some(if self.learns_beta {
+            self.loss_optimiser.step(recipe.loss.beta_learning_rate, loss, boundary)
+        } else {
+            loss
+        });
+        let beta = self.learns_beta.then(|| f64::from(self.beta()));
+        Ok(Outcome { loss: value, beta, active, distillation })
     }
+
+    /// The loss that the labels of a batch give.
+    fn labelled(
+        &self,
+        recipe: &Recipe,
+        loss: &MarginLoss,
+        embeddings: Tensor<2>,
+        labels: &[u32],
+        position: TrainingPosition,
+    ) -> Result<Labelled, TrainError> {
+        match recipe.loss.kind {
+            LossKind::Margin => {
+                let mut rows = floats(embeddings.clone().into_data());
+                if !recipe.network.architecture.normalises() {
+                    like_on_a_sphere(&mut rows, labels.len());
+                }
+                let (epoch, step) = (u64::from(position.epoch), u64::from(position.batch));
+                let triplets = self.sampler.triplets(&rows, labels, self.seed, epoch, step);
+                let triplets = triplets.map_err(|source| TrainError::Sampling { position, source })?;
+                let pairs = (2 * triplets.len()) as f64;
+                let parts = loss.forward(embeddings, &triplets);
+                let active = (parts.active_positives + parts.active_negatives).into_data();
+                let active = active.iter::<i64>().next().unwrap_or(0) as f64 / pairs;
+                Ok(Labelled { total: parts.total, active })
+            }
+            LossKind::CertifiedRadius => {
+                let parts = recipe.certified_radius_loss().forward(embeddings, labels);
+                Ok(Labelled { total: parts.total, active: parts.active })
+            }
+        }
+    }
+}
+
+/// Scales rows so that their squared distances are 2 on average, as on the sphere for which the sampler's weights are made.
+fn like_on_a_sphere(rows: &mut [f32], count: usize) {
+    let dimension = rows.len() / count.max(1);
+    let mut variance = 0.0;
+    for column in 0..dimension {
+        let values = || rows.iter().skip(column).step_by(dimension).map(|&value| f64::from(value));
+        let mean = values().sum::<f64>() / count as f64;
+        variance += values().map(|value| (value - mean).powi(2)).sum::<f64>() / count as f64;
+    }
+    // The mean squared distance of two rows is twice the variance.
+    let factor = if variance > 0.0 { variance.sqrt().recip() as f32 } else { 1.0 };
+    rows.iter_mut().for_each(|value| *value *= factor);
 }
 
 /// What an optimiser remembers, as burn writes it but in alphabetical order: burn keeps it in a hash map, whose order

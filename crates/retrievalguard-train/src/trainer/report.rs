@@ -3,7 +3,9 @@
 use std::fmt;
 
 use retrievalguard_encoder::recall::Recall;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::certified::{CertifiedRecall, RADII};
 
 /// How a run is going.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -17,14 +19,29 @@ pub struct StepReport {
     pub steps: u64,
     /// Loss of the batch.
     pub loss: f64,
-    /// The boundary `β`.
-    pub beta: f64,
-    /// Share of the pairs that still have a loss.
-    pub active: f64,
+    /// The boundary `β` of the margin loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta: Option<f64>,
+    /// Share of the pairs that still have a margin loss, or of the rows whose radius is below the one aimed at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active: Option<f64>,
+    /// Mean squared distance from the teacher's rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distillation: Option<f64>,
     /// Learning rate of the backbone.
     pub learning_rate: f64,
     /// Pictures learnt from per second, since this process began.
     pub pictures_per_second: f64,
+}
+
+/// What was measured on held-out pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Measured {
+    /// Clean and smoothed recall.
+    Smoothed(Recall),
+    /// Recall and certified radii of a Lipschitz encoder.
+    Certified(CertifiedRecall),
 }
 
 /// What an evaluation showed.
@@ -35,29 +52,69 @@ pub struct EvaluationReport {
     /// Steps made since the beginning.
     #[serde(skip)]
     pub step: u64,
-    /// Noise of the smoothed recall.
-    pub sigma: f64,
+    /// Noise of the smoothed recall; none for a Lipschitz encoder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sigma: Option<f64>,
     /// What was measured.
     #[serde(flatten)]
-    pub recall: Recall,
+    pub measured: Measured,
     /// The same of the backbone's features before the first step, without a head, if the run's log has it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub untrained: Option<Recall>,
+    pub untrained: Option<Measured>,
 }
+
+impl Measured {
+    /// Names and values for curves.
+    pub(super) fn numbers(&self) -> Vec<(&'static str, f64)> {
+        match self {
+            Self::Smoothed(recall) => {
+                vec![("recall_clean", recall.clean), ("recall_smoothed", recall.smoothed)]
+            }
+            Self::Certified(found) => vec![
+                ("recall_clean", found.recall),
+                ("average_radius", found.average_radius),
+                ("certified_recall_0.5", found.certified[HALF]),
+            ],
+        }
+    }
+}
+
+/// Place of the radius 0.5 among [`RADII`].
+const HALF: usize = 2;
 
 impl fmt::Display for EvaluationReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sigma, recall, untrained, .. } = self;
-        write!(
-            formatter,
-            "held-out Recall@1 {:.4} clean, {:.4} smoothed with sigma {sigma}, on {} pictures of {} classes",
-            recall.clean, recall.smoothed, recall.pictures, recall.classes
-        )?;
-        match untrained {
-            Some(untrained) => write!(
+        match self.measured {
+            Measured::Smoothed(recall) => write!(
+                formatter,
+                "held-out Recall@1 {:.4} clean, {:.4} smoothed with sigma {}, on {} pictures of {} classes",
+                recall.clean,
+                recall.smoothed,
+                self.sigma.unwrap_or_default(),
+                recall.pictures,
+                recall.classes
+            )?,
+            Measured::Certified(found) => write!(
+                formatter,
+                "held-out Recall@1 {:.4}, average certified radius {:.4}, certified recall {:.4} at {}, on {} pictures of {} classes",
+                found.recall,
+                found.average_radius,
+                found.certified[HALF],
+                RADII[HALF],
+                found.pictures,
+                found.classes
+            )?,
+        }
+        match self.untrained {
+            Some(Measured::Smoothed(recall)) => write!(
                 formatter,
                 " (untrained backbone: {:.4} clean, {:.4} smoothed)",
-                untrained.clean, untrained.smoothed
+                recall.clean, recall.smoothed
+            ),
+            Some(Measured::Certified(found)) => write!(
+                formatter,
+                " (untrained backbone: {:.4}, radius {:.4})",
+                found.recall, found.average_radius
             ),
             None => Ok(()),
         }

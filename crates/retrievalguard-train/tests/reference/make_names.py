@@ -4,7 +4,7 @@ Usage, with torch, torchvision 0.29 and efficientnet_lite_pytorch 0.1.0 installe
 
     python3 tests/reference/make_names.py
 
-writes `resnet-18.txt`, `resnet-50.txt` and `efficientnet-lite0.txt` beside this script: one tensor per line, the
+writes `resnet-18.txt`, `resnet-50.txt` and `efficientnet-lite0.txt` to `-lite2.txt` beside this script: one tensor per line, the
 name and then the sides. Counters of batches and the classifier are left out.
 """
 
@@ -16,7 +16,7 @@ from efficientnet_lite_pytorch import EfficientNet
 NETWORKS = {
     "resnet-18": torchvision.models.resnet18(),
     "resnet-50": torchvision.models.resnet50(),
-    "efficientnet-lite0": EfficientNet.from_name("efficientnet-lite0"),
+    **{name: EfficientNet.from_name(name) for name in ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")},
 }
 
 for name, network in NETWORKS.items():
