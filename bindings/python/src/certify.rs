@@ -78,13 +78,20 @@ pub(crate) struct Outcome {
     decision: Option<&'static str>,
 }
 
+impl Outcome {
+    /// The same with verdicts for Recall@2 and deeper.
+    pub(crate) fn with_deeper(self, deeper: Vec<(&'static str, Option<f64>)>) -> Self {
+        Self { deeper, ..self }
+    }
+}
+
 /// What is said about one query.
 #[derive(IntoPyObject)]
 pub(crate) struct Answer {
-    label: Option<String>,
-    retrieved: Option<usize>,
-    nearest_wrong: Option<usize>,
-    outcomes: Vec<Outcome>,
+    pub(crate) label: Option<String>,
+    pub(crate) retrieved: Option<usize>,
+    pub(crate) nearest_wrong: Option<usize>,
+    pub(crate) outcomes: Vec<Outcome>,
 }
 
 /// Why a query was not answered.
@@ -230,7 +237,8 @@ impl<'a> Checked<'a> {
     }
 }
 
-fn described(found: &certificate::Outcome) -> Outcome {
+/// An outcome with its chain of numbers.
+pub(crate) fn described(found: &certificate::Outcome) -> Outcome {
     let (verdict, radius) = parameters::verdict(found.verdict);
     let steps = found
         .explain

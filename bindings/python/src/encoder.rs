@@ -166,6 +166,12 @@ impl Encoder {
         PyArray1::from_vec(py, embeddings).reshape([count, dimension])
     }
 
+    /// Upper bound on the Lipschitz constant, computed from the weights; raises where there is none.
+    #[getter]
+    fn lipschitz(&self) -> PyResult<f64> {
+        Ok(self.embedder.lipschitz().map_err(|error| raised(&error))?.constant)
+    }
+
     /// The embedding of one picture, and the gradient of its product with a direction.
     fn gradient<'py>(
         &self,

@@ -5,6 +5,7 @@
 //! what a certificate is computed from.
 
 mod certify;
+mod embeddings;
 mod encoder;
 mod errors;
 mod gallery;
@@ -24,6 +25,8 @@ mod table;
 mod _native {
     #[pymodule_export]
     use crate::certify::certify;
+    #[pymodule_export]
+    use crate::embeddings::certify_embeddings;
     #[pymodule_export]
     use crate::encoder::Encoder;
     #[pymodule_export]

@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
+use retrievalguard::certificate::CertificateName;
 use retrievalguard::storage::stored::StoredGallery;
+use retrievalguard::{Seed, Sigma};
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetError, NamedSplit, Role, Selected, Selection,
 };
 use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
     CertifyOptions, CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, OptionsError, PipelineError,
-    model_config_difference, noise_of,
+    model_config_difference, noise_of, usual_certificates,
 };
 use retrievalguard_encoder::views::view_set;
 
@@ -68,8 +70,8 @@ impl Pictures {
 pub(crate) struct Indexing {
     /// None for embeddings without noise.
     sigma: Option<f64>,
-    samples: u32,
-    seed: String,
+    samples: Option<u32>,
+    seed: Option<String>,
     metric: String,
     views: Option<String>,
     excess: String,
@@ -94,6 +96,15 @@ pub(crate) fn index<'py>(
     progress: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Report> {
     let encoder = encoder.get();
+    if indexing.sigma.is_none() {
+        for (name, given) in [("samples", indexing.samples.is_some()), ("seed", indexing.seed.is_some())] {
+            if given {
+                return Err(refused(format!(
+                    "{name} says nothing without noise, and sigma is None; wanted no {name}"
+                )));
+            }
+        }
+    }
     let views = indexing.views.as_deref().map(view_set).transpose().map_err(|error| raised(&error))?;
     let records = pictures.read(Role::Gallery)?.chosen;
     let positive = |count| NonZeroUsize::new(count).ok_or_else(|| refused("shards is 0, wanted at least 1"));
@@ -102,8 +113,8 @@ pub(crate) fn index<'py>(
         records: &records,
         embedder: &encoder.embedder,
         sigma: indexing.sigma.map(parameters::sigma).transpose()?,
-        samples: indexing.samples,
-        seed: parameters::seed(&indexing.seed)?,
+        samples: indexing.samples.unwrap_or(32),
+        seed: indexing.seed.as_deref().map_or(Ok(Seed::new(0)), parameters::seed)?,
         metric: parameters::metric(&indexing.metric)?,
         views: views.as_ref(),
         excess: parameters::excess(&indexing.excess)?,
@@ -124,17 +135,60 @@ pub(crate) fn index<'py>(
 #[pyo3(from_item_all)]
 pub(crate) struct Certifying {
     sigma: Option<f64>,
-    alpha: f64,
+    alpha: Option<f64>,
     simultaneous: bool,
     pilot: Option<u64>,
-    samples: u64,
-    certificates: Vec<String>,
+    samples: Option<u64>,
+    /// None for the usual ones of the kind of run; `all` for all of them.
+    certificates: Option<Vec<String>>,
     top_k: usize,
+    mixtures: Option<usize>,
     target_radius: Option<f64>,
     replan_bets: bool,
-    seed: String,
+    seed: Option<String>,
     leave_one_out: String,
     excess: String,
+}
+
+impl Certifying {
+    /// The certificates that are wanted at this noise level, or without noise.
+    fn certificates(&self, sigma: Option<Sigma>) -> PyResult<Vec<CertificateName>> {
+        match &self.certificates {
+            Some(names) if *names == ["all"] && sigma.is_some() => Ok(CertificateName::SMOOTHED.to_vec()),
+            Some(names) if *names != ["all"] => {
+                names.iter().map(|name| parameters::certificate(name)).collect()
+            }
+            Some(_) | None => Ok(usual_certificates(sigma)),
+        }
+    }
+
+    /// Refuses what says nothing at this noise level, or without noise.
+    fn refuse_unused(&self, sigma: Option<Sigma>, gallery: &str) -> PyResult<()> {
+        if sigma.is_some() {
+            return match self.mixtures {
+                Some(_) => Err(refused(
+                    "mixtures is for lipschitz, which needs no noise; wanted none beside a noise level",
+                )),
+                None => Ok(()),
+            };
+        }
+        let given = [
+            ("alpha", self.alpha.is_some()),
+            ("simultaneous", self.simultaneous),
+            ("samples", self.samples.is_some()),
+            ("pilot", self.pilot.is_some()),
+            ("target_radius", self.target_radius.is_some()),
+            ("replan_bets", self.replan_bets),
+            ("seed", self.seed.is_some()),
+            ("excess", self.excess != "refuse"),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((name, _)) => Err(refused(format!(
+                "{name} says nothing without noise, and gallery `{gallery}` has no noise level; wanted no {name}"
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A table and what came of the run beside it.
@@ -179,21 +233,24 @@ pub(crate) fn ordered<T>(
     certifying: &Certifying,
     work: impl FnOnce(&Ordered<'_>) -> PyResult<T>,
 ) -> PyResult<T> {
+    let given = certifying.sigma.map(parameters::sigma).transpose()?;
+    let stored = py.detach(|| StoredGallery::open(gallery)).map_err(|error| raised(&error))?;
+    let gallery_name = gallery.display().to_string();
+    let sigma = noise_of(given, stored.provenance());
+    certifying.refuse_unused(sigma, &gallery_name)?;
+    let most =
+        |count: usize| NonZeroUsize::new(count).ok_or_else(|| refused("mixtures is 0, wanted at least 1"));
     let options = CertifyOptions {
-        alpha: parameters::alpha(certifying.alpha)?,
+        alpha: parameters::alpha(certifying.alpha.unwrap_or(0.01))?,
         simultaneous: certifying.simultaneous,
         pilot: certifying.pilot.map(parameters::sample_count).transpose()?,
-        samples: parameters::sample_count(certifying.samples)?,
-        certificates: certifying
-            .certificates
-            .iter()
-            .map(|name| parameters::certificate(name))
-            .collect::<PyResult<_>>()?,
+        samples: parameters::sample_count(certifying.samples.unwrap_or(1_000))?,
+        certificates: certifying.certificates(sigma)?,
         top_k: certifying.top_k,
-        mixtures: NonZeroUsize::MIN,
+        mixtures: certifying.mixtures.map(most).transpose()?.unwrap_or(NonZeroUsize::MIN),
         target_radius: certifying.target_radius.map(parameters::target_radius).transpose()?,
         replan_bets: certifying.replan_bets,
-        seed: parameters::seed(&certifying.seed)?,
+        seed: certifying.seed.as_deref().map_or(Ok(Seed::new(0)), parameters::seed)?,
         leave_one_out: match certifying.leave_one_out.as_str() {
             "auto" => LeaveOneOut::Auto,
             "always" => LeaveOneOut::Always,
@@ -208,13 +265,9 @@ pub(crate) fn ordered<T>(
         threads: encoder.threads,
         batch: encoder.batch,
     };
-    let given = certifying.sigma.map(parameters::sigma).transpose()?;
     let wrong = |error: OptionsError| raised(&error);
     options.check().map_err(wrong)?;
-    let stored = py.detach(|| StoredGallery::open(gallery)).map_err(|error| raised(&error))?;
     let queries = pictures.read(Role::Query)?;
-    let gallery_name = gallery.display().to_string();
-    let sigma = noise_of(given, stored.provenance());
     let request =
         options.request(sigma, &queries, &encoder.embedder, (&stored, &gallery_name)).map_err(wrong)?;
     let command = vec!["python".to_owned(), format!("retrievalguard.{name}")];

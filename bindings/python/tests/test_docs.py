@@ -19,7 +19,7 @@ def test_the_code_of_the_page_runs_from_top_to_bottom(tmp_path, monkeypatch):
     shutil.copy(MODELS / "encoder.toml", tmp_path / "encoder.toml")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     names = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)

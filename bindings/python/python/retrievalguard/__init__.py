@@ -24,7 +24,8 @@ picture by itself; it may fail with a probability ``alpha`` that you choose.
 from importlib.metadata import PackageNotFoundError, version
 
 from ._certificates import AtK, Certificate, Certificates, Explanation, Step, Verdict, read_certificates
-from ._certify import ALL, certify
+from ._certify import ALL, LIPSCHITZ, certify
+from ._embeddings import certify_embeddings
 from ._encoder import Encoder
 from ._errors import EncoderError, FileError, InputError, MissingFileError, RetrievalGuardError
 from ._gallery import Gallery
@@ -53,6 +54,7 @@ __all__ = [
     "FileError",
     "Gallery",
     "InputError",
+    "LIPSCHITZ",
     "MissingFileError",
     "Noise",
     "Perturbation",
@@ -64,6 +66,7 @@ __all__ = [
     "Verdict",
     "Worker",
     "certify",
+    "certify_embeddings",
     "certify_pictures",
     "index",
     "largest_radius",

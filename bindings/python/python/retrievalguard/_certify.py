@@ -16,7 +16,10 @@ from ._gallery import Gallery, Label, as_list, label_text
 from ._progress import Bar, Progress
 
 ALL = ("paper", "paper-linear", "paper-repaired", "paper-frozen", "half-space-mean", "half-space", "vote", "pairwise")
-"""Names of all certificates, in the order in which tables show them."""
+"""Names of all certificates from samples, in the order in which tables show them."""
+
+LIPSCHITZ = ("lipschitz", "lipschitz-margin")
+"""Names of the certificates that need no noise."""
 
 Exclude = Union[None, str, int, Iterable[Union[str, int]]]
 
@@ -224,7 +227,8 @@ def _names(certificate: Union[str, Sequence[str]]) -> tuple[str, ...]:
     if not names:
         raise InputError("no certificate was asked for, wanted at least one")
     # In the order of tables; what is unknown is refused below by its name.
-    return tuple(sorted(dict.fromkeys(names), key=lambda name: ALL.index(name) if name in ALL else -1))
+    order = ALL + LIPSCHITZ
+    return tuple(sorted(dict.fromkeys(names), key=lambda name: order.index(name) if name in order else -1))
 
 
 def _many(samples: Any) -> Optional[list[Any]]:

@@ -27,7 +27,7 @@ class Encoder:
         The ONNX file.
     contract : path_like, optional
         Its config, if it is not beside it as ``encoder.toml`` or ``config.json``.
-    engine : {"onnxruntime", "rten"}, optional
+    engine : {"onnxruntime", "rten", "double"}, optional
         onnxruntime if it is installed, otherwise the built-in rten.
     threads : int, optional
         One per core by default. Results do not depend on it.
@@ -94,6 +94,11 @@ class Encoder:
     def engine(self) -> str:
         """Which engine runs, with its version."""
         return self._encoder.engine
+
+    @property
+    def lipschitz(self) -> float:
+        """Upper bound on the Lipschitz constant, computed from the weights; needs the engine ``"double"``."""
+        return self._encoder.lipschitz
 
     @property
     def check(self) -> str:

@@ -19,11 +19,11 @@ from ._progress import Bar, Progress
 def index(
     pictures: PathLike,
     encoder: Encoder,
-    sigma: float,
+    sigma: Optional[float],
     out: PathLike,
     *,
-    samples: int = 32,
-    seed: Seed = 0,
+    samples: Optional[int] = None,
+    seed: Optional[Seed] = None,
     metric: str = "euclidean",
     views: Optional[PathLike] = None,
     excess: str = "refuse",
@@ -46,14 +46,14 @@ def index(
         A folder of folders (``label/picture.jpg``), a CSV list, or a data set's folder.
     encoder : Encoder
         The encoder.
-    sigma : float
-        Standard deviation of the noise.
+    sigma : float or None
+        Standard deviation of the noise; None for an encoder with a Lipschitz bound, opened with ``engine="double"``.
     out : path_like
         Directory for the gallery.
-    samples : int
-        Noisy copies averaged per picture; 0 stores the embedding of the clean picture.
-    seed : int or bytes
-        Root of the noise.
+    samples : int, optional
+        Noisy copies averaged per picture, 32 by default; 0 stores the embedding of the clean picture.
+    seed : int or bytes, optional
+        Root of the noise, 0 by default.
     metric : {"euclidean", "cosine"}
         How vectors are compared.
     views : str or path_like, optional
@@ -81,9 +81,9 @@ def index(
     """
     place = os.fspath(out)
     indexing = {
-        "sigma": float(sigma),
-        "samples": count(samples, "samples"),
-        "seed": seed_digits(seed),
+        "sigma": None if sigma is None else float(sigma),
+        "samples": None if samples is None else count(samples, "samples"),
+        "seed": None if seed is None else seed_digits(seed),
         "metric": str(metric),
         "views": None if views is None else os.fspath(views),
         "excess": str(excess),
@@ -103,15 +103,16 @@ def certify_pictures(
     sigma: Optional[float],
     out: PathLike,
     *,
-    alpha: float = 0.01,
+    alpha: Optional[float] = None,
     simultaneous: bool = False,
-    samples: int = 1000,
+    samples: Optional[int] = None,
     pilot: Optional[int] = None,
-    certificate: Union[str, Sequence[str]] = "half-space",
+    certificate: Union[None, str, Sequence[str]] = None,
     target_radius: Optional[float] = None,
     top_k: int = 1,
+    mixtures: Optional[int] = None,
     replan_bets: bool = False,
-    seed: Seed = 0,
+    seed: Optional[Seed] = None,
     leave_one_out: str = "auto",
     excess: str = "refuse",
     format: str = "auto",
@@ -135,27 +136,30 @@ def certify_pictures(
     gallery : path_like
         Directory of the gallery.
     sigma : float or None
-        Standard deviation of the noise; None for that of the gallery.
+        Standard deviation of the noise; None for that of the gallery. For a gallery without noise, the encoder needs a
+        Lipschitz bound (``engine="double"``), and whatever is about noise is refused.
     out : path_like
         Directory for the table ``certificates.parquet``, the journal and what the run was made with.
-    alpha : float
-        Probability that a certificate is wrong.
+    alpha : float, optional
+        Probability that a certificate is wrong, 0.01 by default.
     simultaneous : bool
         Share `alpha` over all queries, so that all certificates hold at once.
-    samples : int
-        Certifying samples per query; the most that are drawn, with a target radius.
+    samples : int, optional
+        Certifying samples per query, 1000 by default; the most that are drawn, with a target radius.
     pilot : int, optional
         Pilot samples: 200, or 20 where they choose little (pairwise, and vote with a target radius).
-    certificate : str or sequence of str
-        Names, or ``"all"``.
+    certificate : str or sequence of str, optional
+        Names, or ``"all"``; half-space by default, lipschitz and lipschitz-margin without noise.
     target_radius : float, optional
         Decide this radius with as few samples as possible (half-space, vote or pairwise alone).
     top_k : int
-        Also radii for Recall@2 to Recall@k (half-space only).
+        Also radii for Recall@2 to Recall@k (half-space, and lipschitz).
+    mixtures : int, optional
+        How many right items may stand together against a wrong one (lipschitz only), 1 by default.
     replan_bets : bool
         Plan the bets of half-space again while samples come in: larger radii where the pilot is small.
-    seed : int or bytes
-        Root of the noise, fixed before the queries are seen.
+    seed : int or bytes, optional
+        Root of the noise, fixed before the queries are seen; 0 by default.
     leave_one_out : {"auto", "always", "never"}
         Whether a query is kept from finding itself; ``"auto"``: if it is the same picture, byte for byte.
     excess, format, split, every, limit, skip_broken, progress
@@ -167,7 +171,7 @@ def certify_pictures(
         One row per query.
     """
     certifying = _certifying(
-        sigma, alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, replan_bets, seed,
+        sigma, alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, mixtures, replan_bets, seed,
         leave_one_out, excess,
     )
     chosen = _pictures(pictures, format, split, every, limit, skip_broken)
@@ -189,29 +193,31 @@ def _certificates(report: dict[str, Any]) -> Certificates:
 
 def _certifying(
     sigma: Optional[float],
-    alpha: float,
+    alpha: Optional[float],
     simultaneous: bool,
-    samples: int,
+    samples: Optional[int],
     pilot: Optional[int],
-    certificate: Union[str, Sequence[str]],
+    certificate: Union[None, str, Sequence[str]],
     target_radius: Optional[float],
     top_k: int,
+    mixtures: Optional[int],
     replan_bets: bool,
-    seed: Seed,
+    seed: Optional[Seed],
     leave_one_out: str,
     excess: str,
 ) -> dict[str, Any]:
     return {
         "sigma": None if sigma is None else float(sigma),
-        "alpha": float(alpha),
+        "alpha": None if alpha is None else float(alpha),
         "simultaneous": bool(simultaneous),
         "pilot": None if pilot is None else count(pilot, "sample count", most=2**63),
-        "samples": count(samples, "sample count", most=2**63),
-        "certificates": list(_names(certificate)),
+        "samples": None if samples is None else count(samples, "sample count", most=2**63),
+        "certificates": None if certificate is None else ["all"] if certificate == "all" else list(_names(certificate)),
         "top_k": count(top_k, "top_k"),
+        "mixtures": None if mixtures is None else count(mixtures, "mixtures", least=1),
         "target_radius": None if target_radius is None else float(target_radius),
         "replan_bets": bool(replan_bets),
-        "seed": seed_digits(seed),
+        "seed": None if seed is None else seed_digits(seed),
         "leave_one_out": str(leave_one_out),
         "excess": str(excess),
     }

@@ -155,15 +155,16 @@ def share_pictures(
     run: PathLike,
     *,
     chunk: Optional[int] = None,
-    alpha: float = 0.01,
+    alpha: Optional[float] = None,
     simultaneous: bool = False,
-    samples: int = 1000,
+    samples: Optional[int] = None,
     pilot: Optional[int] = None,
-    certificate: Union[str, Sequence[str]] = "half-space",
+    certificate: Union[None, str, Sequence[str]] = None,
     target_radius: Optional[float] = None,
     top_k: int = 1,
+    mixtures: Optional[int] = None,
     replan_bets: bool = False,
-    seed: Seed = 0,
+    seed: Optional[Seed] = None,
     leave_one_out: str = "auto",
     excess: str = "refuse",
     format: str = "auto",
@@ -194,7 +195,7 @@ def share_pictures(
         The run; the same call made again finds it, and another run in the same place is refused.
     """
     certifying = _certifying(
-        sigma, alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, replan_bets, seed,
+        sigma, alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, mixtures, replan_bets, seed,
         leave_one_out, excess,
     )
     chosen = _pictures(pictures, format, split, every, limit, skip_broken)

@@ -134,7 +134,7 @@ fn a_lipschitz_encoder_is_verified_with_constant_one_and_runs_everywhere() {
     for picture in [[3, 32, 32], [1, 28, 28]] {
         let network = network(Architecture::Lipschitz, picture);
         let [channels, height, width] = picture;
-        let preparation = Preparation::shorter_side(height, Interpolation::Bilinear);
+        let preparation = Preparation::shorter_side(height, Interpolation::Bilinear, Resampling::Float);
         let exported = export(&network, preparation, folder.path()).unwrap();
         let model_config = ModelConfig::for_model(&exported.model).unwrap();
         let encoder = LipschitzEncoder::open(&exported.model).unwrap();
