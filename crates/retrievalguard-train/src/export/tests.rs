@@ -131,8 +131,10 @@ fn features_are_exported_as_the_head_gets_them_at_length_one() {
 fn a_lipschitz_encoder_is_verified_with_constant_one_and_runs_everywhere() {
     let folder = tempfile::tempdir().unwrap();
     for picture in [[3, 32, 32], [1, 28, 28]] {
-        let network = network(Architecture::Lipschitz, picture);
         let [channels, height, width] = picture;
+        let config = PictureSize { channels, height, width };
+        let config = NetworkConfig { dimension: 64, ..NetworkConfig::new(Architecture::Lipschitz, config) };
+        let network = Network::lifelike(&config, Seed::new(4), &Device::default());
         let preparation = Preparation::shorter_side(height, Interpolation::Bilinear);
         let exported = export(&network, preparation, folder.path()).unwrap();
         let model_config = ModelConfig::for_model(&exported.model).unwrap();
