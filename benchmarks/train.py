@@ -17,7 +17,7 @@ from worker import Worker
 THREADS = int(os.environ.get("THREADS", "2"))
 DIMENSION = 64
 # Name: batch size, steps per round.
-NETWORKS = {"small": (128, 8), "efficientnet-lite0": (16, 3), "resnet18": (4, 3)}
+NETWORKS = {"small": (128, 8), "efficientnet-lite0": (16, 3), "resnet18": (4, 3), "lipschitz": (96, 3)}
 CONTESTANTS = os.environ.get("CONTESTANTS", "plain ours").split()
 # Share of PyTorch's steps per second that a contestant is to reach.
 BARS = {"ours": 0.5, "libtorch": 0.9}
@@ -86,6 +86,9 @@ def torch_network(name):
         # Evaluation mode freezes the statistics; scale and shift are still learned.
         return nn.Sequential(*layers).eval(), (3, 112, 112)
 
+    if name == "lipschitz":
+        return torch_lipschitz(), (3, 32, 32)
+
     class Basic(nn.Module):
         def __init__(self, inputs, outputs, stride):
             super().__init__()
@@ -106,13 +109,65 @@ def torch_network(name):
     return nn.Sequential(*layers, Normalise(512)), (3, 224, 224)
 
 
+def torch_lipschitz():
+    """The encoder of `train --preset lipschitz`: residual layers that never stretch, orthonormal rows by Cholesky."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class Residual(nn.Module):
+        def __init__(self, channels, inner):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(inner, channels, 3, 3) * (2 / (9 * inner)) ** 0.5)
+            self.bias, self.balance = nn.Parameter(torch.zeros(inner)), nn.Parameter(torch.zeros(inner))
+
+        def forward(self, x):
+            correlations = functional.conv2d(self.weight, self.weight, padding=2).abs().sum((2, 3))
+            q = self.balance.exp()
+            scale = 2 / ((correlations @ q) / q).clamp_min(1e-8)
+            inner = functional.relu(functional.conv2d(x, self.weight, self.bias, padding=1))
+            return x - functional.conv_transpose2d(inner * scale[None, :, None, None], self.weight, padding=1)
+
+    class Rows(nn.Module):
+        def __init__(self, inputs, outputs):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(outputs, inputs) / inputs**0.5)
+
+        def forward(self, x):
+            factor = torch.linalg.cholesky(self.weight @ self.weight.T)
+            rows = torch.linalg.solve_triangular(factor, self.weight, upper=False)
+            return functional.conv2d(x, rows[:, :, None, None]) if x.dim() == 4 else x @ rows.T
+
+    class Pad(nn.Module):
+        def forward(self, x):
+            return functional.pad(x, (0, 0, 0, 0, 0, 48 - x.shape[1]))
+
+    return nn.Sequential(
+        nn.PixelUnshuffle(2), Pad(), *[Residual(48, 48) for _ in range(3)],
+        nn.PixelUnshuffle(2), *[Residual(192, 40) for _ in range(3)],
+        nn.PixelUnshuffle(2), Rows(768, 120), nn.Flatten(), Rows(16 * 120, DIMENSION),
+    )
+
+
+def radius_loss(torch, rows, rho=1.0, tau=0.25):
+    """The certified radius made smooth, pictures of six to a class."""
+    labels = torch.arange(len(rows)) // 6
+    same = labels[:, None] == labels[None, :]
+    squared = ((rows * rows).sum(1)[:, None] + (rows * rows).sum(1)[None, :] - 2 * rows @ rows.T).clamp_min(0)
+    reach = (squared[:, None, :] - squared[:, :, None]) / (2 * squared.clamp_min(1e-12).sqrt()[None])
+    positive = same & ~torch.eye(len(rows), dtype=torch.bool)
+    best = torch.logsumexp((reach / tau).masked_fill(~positive[:, :, None], -1e9), 1)
+    short = torch.logsumexp((rho / tau - best).masked_fill(same, -1e9), 1)
+    return tau * torch.nn.functional.softplus(short).mean()
+
+
 class Torch:
     def __init__(self, network, batch, steps):
         import torch
 
         torch.set_num_threads(THREADS)
         torch.manual_seed(1)
-        self.steps, self.torch = steps, torch
+        self.steps, self.torch, self.network = steps, torch, network
         self.name = f"PyTorch {torch.__version__.split('+')[0]}"
         self.model, shape = torch_network(network)
         self.pictures, self.targets = torch.rand((batch, *shape)) * 2 - 1, torch.rand((batch, DIMENSION)) * 0.2 - 0.1
@@ -120,7 +175,11 @@ class Torch:
         self.step()
 
     def step(self):
-        loss = ((self.model(self.pictures) - self.targets) ** 2).mean()
+        rows = self.model(self.pictures)
+        if self.network == "lipschitz":
+            loss = radius_loss(self.torch, rows)
+        else:
+            loss = ((rows - self.targets) ** 2).mean()
         self.optimiser.zero_grad()
         loss.backward()
         start = time.perf_counter()
@@ -149,7 +208,10 @@ def main():
     for network in sys.argv[3:] or NETWORKS:
         batch, steps = NETWORKS[network]
         workers = {
-            kind: Worker(program, kind, network, batch, steps, **environment()) for kind in CONTESTANTS
+            kind: Worker(program, kind, network, batch, steps, **environment())
+            for kind in CONTESTANTS
+            # The Lipschitz encoder has no plain form.
+            if network != "lipschitz" or "plain" not in kind
         }
         workers["torch"] = Torch(network, batch, steps)
         speeds = {kind: [] for kind in workers}

@@ -115,6 +115,7 @@ fn training_failed(cause: &(dyn Error + 'static)) -> bool {
                 | TrainError::Checkpoint(CheckpointError::Write(_))
                 | TrainError::Recall(RecallError::Smoothing(SmoothingError::Embedder { .. }))
                 | TrainError::Sampling { .. }
+                | TrainError::Teacher { .. }
                 | TrainError::Stopped { .. }
                 | TrainError::Folder { .. }
                 | TrainError::Lock(_)

@@ -18,6 +18,8 @@ use retrievalguard_encoder::pipeline::{EncoderInputs, PictureOutcome, PipelineEr
 use retrievalguard_encoder::work::{Observer, Stopped, WorkQueue};
 use serde::{Deserialize, Serialize};
 
+use crate::export::{INPUT, OUTPUT};
+
 /// Radii at which the recall that is certified is told.
 pub const RADII: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 1.0];
 
@@ -113,10 +115,11 @@ impl LipschitzEncoder {
             }
         };
         let [channels, height, width] = config.picture_shape();
+        let named = |name: &Option<String>, usual: &str| name.clone().unwrap_or_else(|| usual.to_owned());
         let spec = EvaluationSpec {
-            input: crate::export::INPUT,
+            input: &named(&config.input.name, INPUT),
             shape: &[1, channels, height, width],
-            output: crate::export::OUTPUT,
+            output: &named(&config.output.name, OUTPUT),
         };
         let evaluator = Evaluator::new(path, &model, &spec)?;
         Ok(Self { config, bound, evaluator })

@@ -261,6 +261,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cosine_falls_from_the_learning_rate_to_zero() {
+        let recipe = Recipe::assemble(Preset::Lipschitz, None, &["schedule.epochs=4".to_owned()]).unwrap();
+        let share = |epoch, batch| recipe.learning_rate_at(epoch, batch, 10) / 0.005;
+        for (found, wanted) in [(share(0, 0), 1.0), (share(2, 0), 0.5), (share(1, 0), 0.853_553_390_6)] {
+            assert!((found - wanted).abs() < 1e-9, "{found}, wanted {wanted}");
+        }
+        assert!(share(3, 9) < 0.01 && share(0, 1) < 1.0);
+        let steps = Recipe::assemble(Preset::Paper, None, &[]).unwrap();
+        assert_eq!(steps.learning_rate_at(30, 7, 10), steps.learning_rate(30));
+    }
+
+    #[test]
     fn the_evaluation_has_the_noise_that_the_recipe_says_or_that_of_training() {
         for (assignments, wanted) in [
             (&["noise.sigma=0.5", "evaluation.sigma=0.1"][..], 0.1),
@@ -296,6 +308,12 @@ mod tests {
             ("pictures.resize=8", "`pictures.resize` is 8"),
             ("pictures.crop_area=[0.5, 0.1]", "`pictures.crop_area` is [0.5, 0.1]"),
             ("evaluation.held_out=1", "evaluation.held_out"),
+            ("schedule.curve=cosine", "`schedule.milestones` is [6, 9]"),
+            ("loss.kind=certified-radius", "`loss.kind` is certified-radius"),
+            ("loss.weight=0", "`loss.weight` is 0"),
+            ("loss.tau=0", "`loss.tau` is 0"),
+            ("distillation.scale=2", "`distillation.scale` is 2"),
+            ("optimiser.clip=-1", "`optimiser.clip` is -1"),
             ("optimiser.learning_rate=inf", "`optimiser.learning_rate` is inf"),
             ("network.architecture=vgg", "vgg"),
             ("epochs", "`epochs` does not change a recipe"),

@@ -193,7 +193,7 @@ fn a_run_that_was_stopped_and_resumed_ends_with_the_same_bytes() {
 }
 
 /// Changes that make the encoder of [`recipe`] a Lipschitz one.
-const LIPSCHITZ: [&str; 8] = [
+const LIPSCHITZ: [&str; 9] = [
     "network.architecture=lipschitz",
     "network.stages=[{ block = 2, channels = 8, inner = 8, layers = 1 }, { block = 2, channels = 16, inner = 8, layers = 1 }]",
     "network.batch_norm=frozen",
@@ -201,6 +201,7 @@ const LIPSCHITZ: [&str; 8] = [
     "optimiser.learning_rate=0.005",
     "optimiser.clip=1.0",
     "schedule.curve=cosine",
+    "schedule.milestones=[]",
     "noise.sigma=0",
 ];
 

@@ -113,7 +113,7 @@ pub(crate) fn exported_scales(spec: &ResidualSpec, weight: &[f32], balance: &[f3
     let balance: Vec<f64> = balance.iter().map(|&value| f64::from(value).exp()).collect();
     let scale = |row: usize| {
         let sum: f64 = (0..inner).map(|other| correlation(row, other) * balance[other] / balance[row]).sum();
-        // Some 10⁻¹² of rounding in the sums; a millionth of the scale is nothing to the encoder.
+        // The sums round by some 10⁻¹²; a billionth of the scale is nothing to the encoder.
         let scale = 2.0 / sum.max(LEAST_SUM) * (1.0 - 1e-9);
         let rounded = scale as f32;
         if f64::from(rounded) > scale { rounded.next_down() } else { rounded }

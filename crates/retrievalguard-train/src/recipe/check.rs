@@ -2,7 +2,7 @@
 
 use retrievalguard::Sigma;
 
-use super::{DistillationPart, LossKind, LossPart, Recipe, RecipeError};
+use super::{Curve, DistillationPart, LossKind, LossPart, Recipe, RecipeError};
 
 /// Most bytes of pixels in one step; what the network makes of them takes a multiple of it.
 const MOST_BATCH_BYTES: u64 = 4 << 30;
@@ -134,6 +134,12 @@ impl Recipe {
         let decay = self.optimiser.weight_decay;
         let decay_fits = decay.is_finite() && decay >= 0.0;
         wanted(decay_fits, "optimiser.weight_decay", decay.to_string(), "a finite number from 0 up")?;
+        wanted(
+            self.schedule.curve == Curve::Steps || self.schedule.milestones.is_empty(),
+            "schedule.milestones",
+            format!("{:?}", self.schedule.milestones),
+            "[] with schedule.curve=cosine, which falls step by step",
+        )?;
         wanted(self.schedule.epochs > 0, "schedule.epochs", self.schedule.epochs.to_string(), "at least 1")
     }
 
