@@ -120,6 +120,12 @@ impl GalleryWriter {
         }
     }
 
+    /// Says that the stored vectors are what the plain retriever searches.
+    pub(crate) fn plain_is_stored(&self) {
+        // The service may be ending; then nobody asks for it.
+        let _ = self.send(Command::Plain(None));
+    }
+
     /// Embeds the gallery's pictures by `embed`, if they are still what was indexed; says how many there are.
     pub(crate) fn prepare_plain(&self, embed: impl Fn(&str, &[u8]) -> Option<Vec<f32>>) -> Option<usize> {
         let clean = CleanEmbeddings::of(&self.current(), &self.directory, embed);

@@ -63,12 +63,11 @@ struct JobStatus {
 }
 
 impl Job {
-    /// A job as it is on the disk; each of its pictures takes a pilot beside the samples.
-    pub(super) fn new(id: String, stored: StoredJob, pilot: SampleCount) -> Self {
+    /// A job as it is on the disk; each of its pictures takes a pilot beside the samples, or one pass without noise.
+    pub(super) fn new(id: String, stored: StoredJob, pilot: Option<SampleCount>) -> Self {
         let StoredJob { folder, request, answers, end } = stored;
-        let asked = u64::from(request.samples.get()) + u64::from(pilot.get());
-        let drawn =
-            answers.iter().flatten().map(|answer| u64::from(answer.samples) + u64::from(answer.pilot)).sum();
+        let asked = passes(request.samples.map(SampleCount::get), pilot.map(SampleCount::get));
+        let drawn = answers.iter().flatten().map(|answer| passes(answer.samples, answer.pilot)).sum();
         let radii = answers.iter().map(|answer| answer.as_ref().and_then(|answer| answer.radius)).collect();
         let (state, error) = match end {
             Some(end) => (end.state, end.error),
@@ -242,4 +241,9 @@ impl Job {
             error: status.error.clone(),
         }
     }
+}
+
+/// Encoder passes of one picture.
+fn passes(samples: Option<u32>, pilot: Option<u32>) -> u64 {
+    samples.map_or(1, |samples| u64::from(samples) + u64::from(pilot.unwrap_or(0)))
 }
