@@ -72,6 +72,17 @@ impl EngineArgs {
         model_config: Option<&Path>,
         why: &str,
     ) -> anyhow::Result<OnnxEmbedder> {
+        self.open_double_telling(model, model_config, why, |note| tell(format_args!("note: {note}")))
+    }
+
+    /// The same; `tell` hears what a person should know.
+    fn open_double_telling(
+        &self,
+        model: &Path,
+        model_config: Option<&Path>,
+        why: &str,
+        tell: impl Fn(&str),
+    ) -> anyhow::Result<OnnxEmbedder> {
         let other = self.engine.is_some_and(|engine| engine != Engine::Double);
         let elsewhere = self.onnxruntime.is_some() || self.provider != Provider::Cpu;
         for (flag, given) in [("--engine", other), ("--onnxruntime or --provider", elsewhere)] {
@@ -82,7 +93,7 @@ impl EngineArgs {
             }
         }
         let options = EngineOptions { engine: Some(Engine::Double), ..self.options() };
-        Self::open_with(model, model_config, &options, |note| tell(format_args!("note: {note}")))
+        Self::open_with(model, model_config, &options, tell)
     }
 
     /// Opens the model with its config and tells once what a person should know.
@@ -160,8 +171,13 @@ impl ModelArgs {
 
     /// Opens a model that is to be certified without noise.
     pub(crate) fn open_double(&self, why: &str) -> anyhow::Result<OnnxEmbedder> {
+        self.open_double_telling(why, |note| tell(format_args!("note: {note}")))
+    }
+
+    /// Opens a model that is to be certified without noise; `tell` hears what a person should know.
+    pub(crate) fn open_double_telling(&self, why: &str, tell: impl Fn(&str)) -> anyhow::Result<OnnxEmbedder> {
         refuse_noise(why, &[("--project", self.project), ("--non-negative", self.non_negative)])?;
-        self.engine.open_double(&self.model, self.contract.as_deref(), why)
+        self.engine.open_double_telling(&self.model, self.contract.as_deref(), why, tell)
     }
 
     pub(crate) fn excess(&self) -> Excess {

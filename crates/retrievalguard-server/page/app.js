@@ -32,6 +32,8 @@ const gallery = new Gallery({
 
 async function learn() {
   known = await json("v1/about", { waiting: notice.busy(() => {}) });
+  // What is said about noise shows only where there is noise.
+  document.documentElement.dataset.guarantee = known.guarantee;
   showFacts(known, () => {
     token.forget();
     location.reload();

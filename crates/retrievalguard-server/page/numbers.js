@@ -7,6 +7,13 @@ export function roundDown(value, digits = 4) {
   return Number(nearest) > value ? ((Math.round(Number(nearest) * unit) - 1) / unit).toFixed(digits) : nearest;
 }
 
+// An upper bound: never below the value.
+export function roundUp(value, digits = 6) {
+  const unit = 10 ** digits;
+  const nearest = value.toFixed(digits);
+  return Number(nearest) < value ? ((Math.round(Number(nearest) * unit) + 1) / unit).toFixed(digits) : nearest;
+}
+
 // A certified radius in words short enough for a headline.
 export function radiusText(radius) {
   if (radius === Infinity) return "unbounded";
@@ -24,8 +31,10 @@ export function bytesText(bytes) {
   return `${(bytes / 1024 / 1024).toFixed(1)} MiB`;
 }
 
-export const timeText = (milliseconds) =>
-  milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`;
+export function timeText(milliseconds) {
+  if (milliseconds < 1) return "less than 1 ms";
+  return milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`;
+}
 
 // The smallest of 1, 2, 5, 10, … times a power of ten that is at least `value`.
 export function niceStep(value) {

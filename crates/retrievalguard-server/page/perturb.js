@@ -61,9 +61,15 @@ export class Perturbing {
     this.#controls();
   }
 
+  // Whether the retriever without noise is the one whose answers are certified.
+  #always() {
+    return this.#about()?.guarantee === "always";
+  }
+
   #choice() {
     const kind = document.querySelector('input[name="kind"]:checked')?.value ?? null;
-    const against = kind === "adversarial" ? document.querySelector('input[name="against"]:checked').value : null;
+    const chosen = this.#always() ? "plain" : document.querySelector('input[name="against"]:checked').value;
+    const against = kind === "adversarial" ? chosen : null;
     return { kind, against, key: `${kind} ${against}` };
   }
 
@@ -84,7 +90,8 @@ export class Perturbing {
     const make = byId("perturb-make");
     byId("against").hidden = kind !== "adversarial";
     make.hidden = kind === null || making;
-    const words = kind === "noise" ? ["Draw noise", "Draw other noise"] : ["Search for one", "Search again"];
+    const draw = this.#always() ? ["Draw a direction", "Draw another"] : ["Draw noise", "Draw other noise"];
+    const words = kind === "noise" ? draw : ["Search for one", "Search again"];
     make.textContent = words[this.#found.has(key) ? 1 : 0];
     make.classList.toggle("primary", !this.#found.has(key));
     byId("perturb-cancel").hidden = !making;
@@ -102,7 +109,8 @@ export class Perturbing {
     if (against) parameters.set("against", against);
     // Far enough to find a break even of an answer that is certified far.
     const certified = Number.isFinite(question.radius) ? question.radius : 0;
-    parameters.set("size", Math.max(4 * this.#about().sigma, 4 * certified));
+    const size = Math.max(4 * (this.#about().sigma ?? 0), 4 * certified);
+    if (size > 0) parameters.set("size", size);
     const label = question.answer.label ?? question.answer.candidate_label;
     if (label !== null) parameters.set("label", label);
     const progress = byId("perturb-progress");
@@ -173,7 +181,7 @@ export class Perturbing {
     byId("perturb-found").textContent = this.#foundWords();
     const plain = this.#about()?.plain;
     const unproved = nothing ? " That nothing was found for it is no proof." : "";
-    byId("plain-note").textContent = `${PLAIN[plain] ?? ""}${found.against === "plain" ? unproved : ""}`;
+    if (!this.#always()) byId("plain-note").textContent = `${PLAIN[plain] ?? ""}${found.against === "plain" ? unproved : ""}`;
     byId("verdicts").dataset.size = "";
     byId("doubt").hidden = true;
     result.hidden = false;
@@ -182,12 +190,12 @@ export class Perturbing {
 
   #foundWords() {
     const { kind, against, broken_at: broken, statement } = this.#current;
-    if (kind === "noise") return "Noise in a random direction. Move the slider to make it larger.";
-    const whom = against === "smoothed" ? "smoothed" : "plain";
+    if (kind === "noise") return `${this.#always() ? "A" : "Noise in a"} random direction. Move the slider to make it larger.`;
+    const whom = this.#always() ? "" : `${against} `;
     const way = this.#about()?.search === "black-box" ? "by asking only" : "with the encoder’s gradients";
     return broken === null
       ? `${statement} Below is the direction that came closest.`
-      : `Found ${way}: along this direction the ${whom} retriever was seen to change at the size ${broken.toFixed(4)}.`;
+      : `Found ${way}: along this direction the ${whom}retriever was seen to change at the size ${broken.toFixed(4)}.`;
   }
 
   #marks(maximum) {
@@ -198,13 +206,13 @@ export class Perturbing {
     // Without a radius nothing of the track is certified, not even half a thumb.
     track.style.setProperty("--certified", radius > 0 ? share : -1);
     place(byId("mark-radius"), radius > 0 && Number.isFinite(radius) ? share : null, `certified ${radiusText(radius)}`);
-    place(byId("mark-broken"), broken === null ? null : broken / maximum, `${this.#current.against} changes ${broken?.toFixed(4)}`);
+    place(byId("mark-broken"), broken === null ? null : broken / maximum, `${this.#always() ? "" : `${this.#current.against} `}changes ${broken?.toFixed(4)}`);
     const inside = byId("jump-inside");
     inside.hidden = !(radius > 0 && Number.isFinite(radius));
     inside.textContent = `Just inside the radius: ${this.#justInside().toFixed(4)}`;
     const beyond = byId("jump-broken");
     beyond.hidden = broken === null;
-    beyond.textContent = broken === null ? "" : `Where the ${this.#current.against} one changes: ${this.#justBroken().toFixed(4)}`;
+    beyond.textContent = broken === null ? "" : `Where the ${this.#always() ? "answer" : `${this.#current.against} one`} changes: ${this.#justBroken().toFixed(4)}`;
   }
 
   #justInside() {
@@ -239,7 +247,11 @@ export class Perturbing {
     const alpha = this.#question.answer.alpha;
     let words;
     if (radius <= 0) words = ["Nothing is certified for this query, ", "so nothing is promised at any size."];
-    else if (inside) words = ["Inside the certified radius: ", `a change of the smoothed retriever’s answer is excluded by proof, except with probability at most ${alpha}.`];
+    else if (this.#always()) {
+      words = inside
+        ? ["Inside the certified radius: ", "a change of the answer is excluded by proof, always."]
+        : ["Outside the certified radius: ", "nothing is promised. The answer may hold or change."];
+    } else if (inside) words = ["Inside the certified radius: ", `a change of the smoothed retriever’s answer is excluded by proof, except with probability at most ${alpha}.`];
     else words = ["Outside the certified radius: ", "nothing is promised. The smoothed retriever may hold or change."];
     if (promise.textContent !== words.join("")) promise.replaceChildren(element("strong", {}, words[0]), words[1]);
   }
@@ -281,6 +293,10 @@ export class Perturbing {
   #verdicts(seen, size) {
     if (size === 0) this.#current.differsAtZero = seen.plain.changed;
     const { plain, smoothed } = seen;
+    if (smoothed === null) {
+      this.#onlyVerdict(seen, size);
+      return;
+    }
     const fromTheStart = this.#current.differsAtZero && plain.changed;
     this.#verdict("plain", plain, fromTheStart ? "differs, also without a change" : null);
     this.#verdict("smoothed", smoothed, null);
@@ -290,18 +306,46 @@ export class Perturbing {
     byId("smoothed-note").textContent = smoothed.verdict === "certified"
       ? `Around this changed picture itself, ${plural(smoothed.samples, "sample")} certify the radius ${radiusText(smoothed.radius ?? Infinity)}.`
       : `Around this changed picture itself, ${plural(smoothed.samples, "sample")} certify nothing.`;
-    const input = this.#about()?.input;
-    byId("perturbed-caption").textContent = `As the encoder gets it${input ? `, ${input.height} × ${input.width}` : ""}; l2 change ${seen.norm.toFixed(4)}`;
-    const doubt = byId("doubt");
-    const otherGallery = seen.gallery !== this.#question.answer.hashes.gallery;
-    doubt.hidden = !otherGallery && !(size < this.#question.radius && smoothed.changed);
-    if (otherGallery) doubt.textContent = "The gallery has changed since the radius was certified; the proof holds for the gallery before that. Ask again.";
-    else doubt.textContent = doubt.hidden
-      ? ""
-      : `Inside the radius, and yet this estimate differs. The proof is about all noise; ${plural(smoothed.samples, "sample")} only estimate it, and near a tie an estimate can fall on the wrong side. The certificate itself is wrong with probability at most ${this.#question.answer.alpha}.`;
+    this.#caption(seen);
+    this.#doubt(seen, size < this.#question.radius && smoothed.changed
+      ? `Inside the radius, and yet this estimate differs. The proof is about all noise; ${plural(smoothed.samples, "sample")} only estimate it, and near a tie an estimate can fall on the wrong side. The certificate itself is wrong with probability at most ${this.#question.answer.alpha}.`
+      : "");
     const inWords = ({ changed, label }, otherwise) => `${changed ? "changed its mind" : otherwise}, ${label}`;
     byId("perturb-announce").textContent = `Size ${size.toFixed(4)}. Plain: ${inWords(plain, "not changed by this")}. Smoothed: ${inWords(smoothed, "holds")}.`;
     byId("verdicts").dataset.size = size;
+  }
+
+  // The retriever without noise, where it is the one whose answers are certified.
+  #onlyVerdict(seen, size) {
+    const { plain } = seen;
+    const inside = size < this.#question.radius;
+    this.#verdict("plain", plain, null);
+    if (!plain.changed && !inside) pill(byId("plain-pill"), "calm", "open", "not changed by this");
+    byId("plain-note").textContent = plain.verdict === "certified"
+      ? `Around this changed picture itself, the radius ${radiusText(plain.radius ?? Infinity)} is certified.`
+      : "Around this changed picture itself, nothing is certified.";
+    this.#caption(seen);
+    this.#doubt(seen, inside && plain.changed
+      ? "Inside the radius, and yet the answer differs. That contradicts the proof: it is a fault of this program or of the machine it runs on."
+      : "");
+    const words = plain.changed ? "changed its mind" : inside ? "holds" : "not changed by this";
+    byId("perturb-announce").textContent = `Size ${size.toFixed(4)}. The retriever: ${words}, ${plain.label}.`;
+    byId("verdicts").dataset.size = size;
+  }
+
+  #caption({ norm }) {
+    const input = this.#about()?.input;
+    byId("perturbed-caption").textContent = `As the encoder gets it${input ? `, ${input.height} × ${input.width}` : ""}; l2 change ${norm.toFixed(4)}`;
+  }
+
+  // Why what is seen need not agree with what was certified; `words` if the gallery is still the same.
+  #doubt({ gallery }, words) {
+    const other = gallery !== this.#question.answer.hashes.gallery;
+    const doubt = byId("doubt");
+    doubt.hidden = !other && words === "";
+    doubt.textContent = other
+      ? "The gallery has changed since the radius was certified; the proof holds for the gallery before that. Ask again."
+      : words;
   }
 
   #verdict(id, { label, nearest, changed }, otherwise) {

@@ -43,9 +43,11 @@ export class Query {
   offer({ defaults, limits }) {
     const samples = byId("option-samples");
     const top = byId("option-top");
-    samples.max = limits.samples;
     top.max = limits.top_k;
-    samples.value ||= defaults.samples;
+    if (limits.samples !== null) {
+      samples.max = limits.samples;
+      samples.value ||= defaults.samples;
+    }
     top.value ||= defaults.top_k;
   }
 
@@ -125,11 +127,17 @@ export class Query {
       return null;
     }
     const parameters = new URLSearchParams();
-    for (const [name, id] of [["samples", "option-samples"], ["target_radius", "option-target"], ["top_k", "option-top"]]) {
+    const noise = [["samples", "option-samples"], ["target_radius", "option-target"]];
+    for (const [name, id] of [...(this.#always() ? [] : noise), ["top_k", "option-top"]]) {
       const value = byId(id).value.trim();
       if (value !== "" && !(name === "target_radius" && Number(value) === 0)) parameters.set(name, value);
     }
     return parameters;
+  }
+
+  // Whether answers rest on a bound on the encoder: one pass, and no samples.
+  #always() {
+    return this.#about()?.guarantee === "always";
   }
 
   #begin(asked) {
@@ -180,11 +188,11 @@ export class Query {
     this.#end(asked, "finished");
     this.#radius(asked, answer);
     const remark = DECISIONS[answer.decision] ?? "";
-    const abstained = answer.verdict === "abstained" ? " Abstaining is an answer, not an error: these samples prove no radius. More of them may, in a new attempt." : "";
+    const abstained = answer.verdict === "abstained" && !this.#always() ? " Abstaining is an answer, not an error: these samples prove no radius. More of them may, in a new attempt." : "";
     this.#remark(remark + abstained);
     this.#announce(
       answer.verdict === "certified"
-        ? `Finished. ${answer.label}, certified radius ${radiusText(radius)}.`
+        ? `Finished. ${answer.label}, certified radius ${radiusText(radius)}${this.#always() ? ", always" : ""}.`
         : `Finished. Abstained: ${answer.candidate_label} is retrieved, but no radius is proved.`,
       true,
     );
@@ -255,7 +263,8 @@ export class Query {
     place.dataset.verdict = verdict;
     place.dataset.radius = radius;
     place.dataset.label = label ?? "";
-    if (certified) pill(byId("answer-verdict"), "good", growing ? "growing" : "holds", growing ? "certified, still growing" : "certified");
+    const proved = this.#always() ? "certified, always" : "certified";
+    if (certified) pill(byId("answer-verdict"), "good", growing ? "growing" : "holds", growing ? "certified, still growing" : proved);
     else if (growing) pill(byId("answer-verdict"), "calm", "growing", "nothing proved yet");
     else pill(byId("answer-verdict"), "calm", "open", asked.finished && place.dataset.state === "finished" ? "abstained" : "nothing proved");
     byId("answer-label-name").textContent = certified ? "retrieved label" : "retrieved label, without a proof";
@@ -269,13 +278,14 @@ export class Query {
     byId("answer-file").textContent = fileRadius(certified, radius, asked.answer.file_radius);
     // An answer also tells how much of its time was waiting.
     const time = timeText(milliseconds.total ?? milliseconds);
-    byId("answer-progress").textContent = growing
-      ? `${grouped(samples)} of at most ${plural(asked.cap, "sample")}, ${time}`
-      : `${plural(samples, "sample")} after a pilot of ${grouped(asked.answer.pilot)}, ${time}`;
-    this.#plain(asked.answer);
+    const drawn = growing
+      ? `${grouped(samples)} of at most ${plural(asked.cap, "sample")}`
+      : `${plural(samples, "sample")} after a pilot of ${grouped(asked.answer.pilot)}`;
+    byId("answer-progress").textContent = `${this.#always() ? "one pass of the encoder" : drawn}, ${time}`;
+    if (!this.#always()) this.#plain(asked.answer);
     byId("answer-statement").textContent = statement;
     byId("answer-again").textContent = asked.answer.asking_again ?? "";
-    this.#chart.show(asked.looks, asked.cap, asked.target);
+    if (!this.#always()) this.#chart.show(asked.looks, asked.cap, asked.target);
   }
 
   // What the encoder without noise says, beside what is proved.
@@ -367,10 +377,11 @@ export class Query {
   }
 }
 
-// What a radius is in sigmas; what it is in grey levels stands below the pictures of it.
+// What a radius is in sigmas, if there is noise; what it is in grey levels stands below the pictures of it.
 function scale(certified, radius, sigma) {
   if (!certified) return "";
-  return radius === Infinity ? "no change of any size changes the answer" : `= ${roundDown(radius / sigma, 2)} σ`;
+  if (radius === Infinity) return "no change of any size changes the answer";
+  return sigma === null || sigma === undefined ? "" : `= ${roundDown(radius / sigma, 2)} σ`;
 }
 
 // The same radius in the pixels of the file, before resizing.

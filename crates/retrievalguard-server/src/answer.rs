@@ -1,14 +1,14 @@
 //! What clients get: answers, and the words of the guarantee.
 
 use retrievalguard::Alpha;
-use retrievalguard::certificate::{Decision, Radius, Retriever, Verdict, round_down};
+use retrievalguard::certificate::{Decision, LipschitzBound, Radius, Retriever, Verdict, round_down};
 use retrievalguard::gallery::Neighbour;
 use retrievalguard_encoder::table::FilePixels;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::gallery_writer::Snapshot;
-use crate::settings::Guarantees;
+use crate::settings::{Basis, Guarantees};
 
 /// Whether an answer is guaranteed
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -43,6 +43,55 @@ impl From<Decision> for DecisionWord {
             Decision::Reached => Self::Reached,
             Decision::Capped => Self::Capped,
             Decision::Hopeless => Self::Hopeless,
+        }
+    }
+}
+
+/// How far a guarantee can be trusted
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum GuaranteeWord {
+    /// No chance is involved: it follows from a bound on the encoder
+    Always,
+    /// It rests on noise that was drawn, and is wrong with probability at most `alpha`
+    #[default]
+    Probable,
+}
+
+impl From<&Basis> for GuaranteeWord {
+    fn from(basis: &Basis) -> Self {
+        match basis {
+            Basis::Samples(_) => Self::Probable,
+            Basis::Bound(_) => Self::Always,
+        }
+    }
+}
+
+/// What an answer without noise rests on
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct BoundFacts {
+    /// Upper bound on the encoder's Lipschitz constant, from pixels in [0, 1] to embeddings, in the l2 norm
+    pub(crate) constant: f64,
+    /// Upper bound on the rounding error of embeddings around this picture; it was taken off twice
+    pub(crate) forward_error: f64,
+    /// Whose proof the constant is: `verified`, computed from the encoder's weights
+    pub(crate) origin: Origin,
+}
+
+/// Whose proof a constant is
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Origin {
+    /// It was computed from the encoder's weights when the service was opened
+    Verified,
+}
+
+impl From<LipschitzBound> for BoundFacts {
+    fn from(bound: LipschitzBound) -> Self {
+        Self {
+            constant: bound.constant.get(),
+            forward_error: bound.forward_error.get(),
+            origin: Origin::Verified,
         }
     }
 }
@@ -118,20 +167,28 @@ pub(crate) struct Answer {
     pub(crate) unbounded: bool,
     /// The guarantee in words
     pub(crate) statement: String,
-    /// Certifying samples drawn
-    pub(crate) samples: u32,
-    /// Pilot samples, on which the label was chosen
-    pub(crate) pilot: u32,
-    /// Which smoothed retriever answered: `mean`, `vote` or `pairwise`
+    /// Whether chance is involved
+    #[serde(default)]
+    pub(crate) guarantee: GuaranteeWord,
+    /// Certifying samples drawn; null without noise
+    pub(crate) samples: Option<u32>,
+    /// Pilot samples, on which the label was chosen; null without noise
+    pub(crate) pilot: Option<u32>,
+    /// Which retriever answered: `mean`, `vote` or `pairwise`, or `plain` without noise
     #[serde(default = "mean_retriever")]
     pub(crate) retriever: String,
-    pub(crate) decision: DecisionWord,
-    pub(crate) sigma: f64,
-    /// Probability that the guarantee is wrong
-    pub(crate) alpha: f64,
-    /// What asking again about the same picture means for that probability
+    /// Why no more samples were drawn; null without noise
+    pub(crate) decision: Option<DecisionWord>,
+    /// Noise level; null without noise
+    pub(crate) sigma: Option<f64>,
+    /// Probability that the guarantee is wrong; null without noise, where it holds always
+    pub(crate) alpha: Option<f64>,
+    /// What asking again about the same picture means for that probability; null without noise
     #[serde(default)]
-    pub(crate) asking_again: String,
+    pub(crate) asking_again: Option<String>,
+    /// The bound on the encoder that an answer without noise rests on; null with noise
+    #[serde(default)]
+    pub(crate) lipschitz: Option<BoundFacts>,
     /// The nearest items, nearest first
     pub(crate) items: Vec<Item>,
     /// What the encoder without noise retrieves, about which nothing is proved; null where the gallery has no embeddings
@@ -188,14 +245,23 @@ impl Guarantee {
                 radius: None,
                 file_radius: None,
                 unbounded: false,
-                statement: abstention(candidate, system.retriever, samples),
+                statement: abstention(candidate, &system.basis, samples),
             };
         };
-        let chance = format!("except with probability {} over the noise drawn for this answer", system.alpha);
+        let chance = match &system.basis {
+            Basis::Samples(sampling) => {
+                format!(", except with probability {} over the noise drawn for this answer.", sampling.alpha)
+            }
+            Basis::Bound(_) => {
+                ". This holds always: it follows from a bound on the encoder that was verified from its \
+                                weights, and no chance is involved."
+                    .to_owned()
+            }
+        };
         let [_, height, width] = system.input;
         let picture =
             format!("the picture as the encoder gets it ({height} × {width}, pixels scaled to [0, 1])");
-        let changes = match system.retriever {
+        let changes = match system.basis.retriever() {
             Retriever::Mean | Retriever::Plain => {
                 format!("makes the nearest item of this gallery have another label than {label}")
             }
@@ -209,11 +275,11 @@ impl Guarantee {
         let statement = match radius {
             Radius::Finite(radius) => {
                 format!(
-                    "No change of {picture} with an l2 norm below {} {changes}, {chance}.",
+                    "No change of {picture} with an l2 norm below {} {changes}{chance}",
                     shortened(radius)
                 )
             }
-            Radius::Unbounded => format!("No change of {picture} {changes}, {chance}."),
+            Radius::Unbounded => format!("No change of {picture} {changes}{chance}"),
         };
         let in_file = file.map_or(String::new(), |file| format!(" {}", file.statement(radius)));
         let finite = |radius: Radius| Some(radius.get()).filter(|radius| radius.is_finite());
@@ -236,8 +302,8 @@ pub(crate) fn asking_again(alpha: Alpha) -> String {
     )
 }
 
-fn abstention(candidate: Option<&str>, retriever: Retriever, samples: u32) -> String {
-    let nearest = candidate.map_or(String::new(), |label| match retriever {
+fn abstention(candidate: Option<&str>, basis: &Basis, samples: u32) -> String {
+    let nearest = candidate.map_or(String::new(), |label| match basis.retriever() {
         Retriever::Mean | Retriever::Plain => {
             format!(" The nearest item has the label {label}, without a guarantee.")
         }
@@ -245,9 +311,14 @@ fn abstention(candidate: Option<&str>, retriever: Retriever, samples: u32) -> St
             format!(" The pilot retrieves the label {label}, without a guarantee.")
         }
     });
-    match samples {
-        0 => format!("Nothing is proved yet.{nearest}"),
-        _ => format!("After {samples} samples no label can be guaranteed.{nearest}"),
+    match (basis, samples) {
+        (Basis::Bound(_), _) => {
+            format!(
+                "Two labels are equally near, as far as rounding can tell: none can be guaranteed.{nearest}"
+            )
+        }
+        (Basis::Samples(_), 0) => format!("Nothing is proved yet.{nearest}"),
+        (Basis::Samples(_), _) => format!("After {samples} samples no label can be guaranteed.{nearest}"),
     }
 }
 

@@ -30,7 +30,8 @@ impl App {
     ) -> Result<Self, OpenError> {
         let service = Arc::new(Service::open(settings, embedder)?);
         let settings = &service.settings;
-        let jobs = Jobs::open(settings.jobs.as_deref(), settings.limits.jobs, settings.pilot)
+        let pilot = settings.sampling.map(|sampling| sampling.pilot);
+        let jobs = Jobs::open(settings.jobs.as_deref(), settings.limits.jobs, pilot)
             .map_err(|source| OpenError::Jobs { path: settings.jobs.clone().unwrap_or_default(), source })?;
         service.warm_up()?;
         let app = Self {

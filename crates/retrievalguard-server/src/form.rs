@@ -264,9 +264,9 @@ pub(crate) struct QueryForm {
     /// The picture's file: JPEG, PNG or WebP
     #[schema(format = Binary, content_media_type = "application/octet-stream")]
     picture: Vec<u8>,
-    /// Certifying samples, or the most of them if there is a target radius
+    /// Certifying samples, or the most of them if there is a target radius; refused for a gallery without noise
     samples: Option<u32>,
-    /// Stop as soon as this radius is certified
+    /// Stop as soon as this radius is certified; refused for a gallery without noise
     target_radius: Option<f64>,
     /// Items to return
     top_k: Option<u32>,

@@ -34,7 +34,8 @@ pub(crate) use self::view::{JobReport, JobSummary};
 pub(crate) struct Jobs {
     store: JobStore,
     most: usize,
-    pilot: SampleCount,
+    /// Samples of a pilot; none without noise.
+    pilot: Option<SampleCount>,
     queue: Mutex<JobQueue>,
     arrived: Condvar,
 }
@@ -51,7 +52,7 @@ struct JobQueue {
 
 impl Jobs {
     /// Takes up what an earlier service left.
-    pub(crate) fn open(folder: Option<&Path>, most: usize, pilot: SampleCount) -> io::Result<Self> {
+    pub(crate) fn open(folder: Option<&Path>, most: usize, pilot: Option<SampleCount>) -> io::Result<Self> {
         let (store, found) = JobStore::open(folder)?;
         let mut queue = JobQueue::default();
         for FoundJob { id, job } in found {
@@ -232,16 +233,16 @@ mod tests {
     use super::*;
 
     fn opened(folder: &Path) -> Jobs {
-        Jobs::open(Some(folder), 1, SampleCount::new(10).unwrap()).unwrap()
+        Jobs::open(Some(folder), 1, SampleCount::new(10).ok()).unwrap()
     }
 
     fn asked(created: u64) -> JobRequest {
         JobRequest {
-            samples: SampleCount::new(100).unwrap(),
+            samples: SampleCount::new(100).ok(),
             target: None,
             top_k: 1,
             pictures: 1,
-            seed: Seed::new(1),
+            seed: Some(Seed::new(1)),
             request_id: "request".to_owned(),
             created,
             client: String::new(),

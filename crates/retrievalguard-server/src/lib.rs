@@ -31,13 +31,14 @@ use std::path::PathBuf;
 
 use retrievalguard::storage::manifest::StorageError;
 use retrievalguard::{SampleError, Seed};
+use retrievalguard_encoder::engine::EngineError;
 use retrievalguard_encoder::pipeline::PipelineError;
 
 pub use access::{Role, TokenError, Tokens};
 pub use api::document;
 pub use search::SharedGradients;
 pub use serving::{Serving, Stop};
-pub use settings::{LimitError, Limits, Settings};
+pub use settings::{LimitError, Limits, Sampling, Settings};
 
 /// Why a service cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,9 @@ pub enum OpenError {
     /// The gallery was made for another encoder or noise level.
     #[error(transparent)]
     Mismatch(#[from] PipelineError),
+    /// Without noise, the encoder has no bound that answers could rest on.
+    #[error(transparent)]
+    Bound(#[from] EngineError),
     /// More samples are allowed than memory may hold.
     #[error(transparent)]
     Samples(#[from] SampleError),

@@ -47,7 +47,8 @@ fn seconds() -> Histogram {
 }
 
 impl Metrics {
-    pub(crate) fn new(sigma: f64) -> Self {
+    /// Radii are counted in shares of the noise level; without one, from hundredths to what copies of whole pictures have.
+    pub(crate) fn new(sigma: Option<f64>) -> Self {
         let mut registry = Registry::with_prefix("retrievalguard");
         let requests = Family::<Labels, Counter>::default();
         registry.register("http_requests", "Requests by method, route and status", requests.clone());
@@ -60,7 +61,11 @@ impl Metrics {
         );
         let answers = Family::<Labels, Counter>::default();
         registry.register("answers", "Answers to queries by verdict", answers.clone());
-        let radius = Histogram::new([0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0].map(|share| share * sigma));
+        let shares = [0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0];
+        let radius = Histogram::new(match sigma {
+            Some(sigma) => shares.map(|share| share * sigma),
+            None => [0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0],
+        });
         registry.register("certified_radius", "Certified radii, abstentions left out", radius.clone());
         let samples = Counter::default();
         registry.register("certifying_samples", "Certifying samples of finished answers", samples.clone());
@@ -119,7 +124,7 @@ impl Metrics {
             VerdictWord::Abstained => "abstained",
         };
         self.answers.get_or_create(&vec![("verdict", verdict.to_owned())]).inc();
-        self.samples.inc_by(u64::from(answer.samples));
+        self.samples.inc_by(u64::from(answer.samples.unwrap_or(0)));
         if let Some(radius) = answer.radius {
             self.radius.observe(radius);
         }

@@ -1,7 +1,9 @@
 //! How the service answers a query: samples from the scheduler, certified as every query is, in the words of an answer.
 //!
 //! It runs on a thread of its own that mostly waits: for passes in the scheduler's queue, and for a permit whenever it has
-//! arithmetic to do.
+//! arithmetic to do. Without noise there is nothing to wait for: [`bounded`] is one pass and one answer.
+
+mod bounded;
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -10,28 +12,37 @@ use std::time::Instant;
 use retrievalguard::certificate::{Decision, GrowingOutcome, Verdict};
 use retrievalguard::gallery::Label;
 use retrievalguard::noise::Stage;
-use retrievalguard::{SampleCount, Samples, Seed, TargetRadius};
+use retrievalguard::{SampleCount, Samples, Seed, Sigma, TargetRadius};
 use retrievalguard_encoder::pipeline::{Answered, Query, QueryCertifier, Relevant, Sighting, nearest_plain};
 
 use crate::admission::AdmissionSlot;
-use crate::answer::{Answer, DecisionWord, Guarantee, Hashes, Item, Milliseconds, Step, asking_again};
+use crate::answer::{
+    Answer, DecisionWord, Guarantee, GuaranteeWord, Hashes, Item, Milliseconds, Step, asking_again,
+};
 use crate::gallery_writer::Snapshot;
 use crate::problem::Problem;
 use crate::scheduler::{Prepared, Ticket};
-use crate::settings::Guarantees;
+use crate::settings::{Guarantees, Sampling};
 
 /// What is asked about one picture.
 pub(crate) struct QueryRequest {
     pub(crate) picture: Arc<Prepared>,
     /// SHA-256 of the picture as it was sent.
     pub(crate) picture_hash: String,
+    /// What is asked of samples; nothing where there are none.
+    pub(crate) draws: Option<Draws>,
+    pub(crate) top_k: usize,
+    pub(crate) request_id: String,
+}
+
+/// What a query asks of samples.
+#[derive(Clone, Copy)]
+pub(crate) struct Draws {
     /// Certifying samples, or the most of them.
     pub(crate) samples: SampleCount,
     pub(crate) target: Option<TargetRadius>,
-    pub(crate) top_k: usize,
     /// Drawn after the picture was here, so that nobody could aim at the noise.
     pub(crate) seed: Seed,
-    pub(crate) request_id: String,
 }
 
 /// What is reported before the answer.
@@ -84,35 +95,38 @@ pub(crate) struct QueryExecution<'a> {
 
 impl<'a> QueryExecution<'a> {
     /// One answer from a fixed number of samples, or from as many as a target radius takes.
-    pub(crate) fn once(&self, request: &QueryRequest) -> Result<Answer, Problem> {
-        let (started, procedure) =
-            (Instant::now(), self.guarantees.procedure(request.samples, request.target));
+    pub(crate) fn once(
+        &self,
+        (sampling, draws): (&Sampling, Draws),
+        request: &QueryRequest,
+    ) -> Result<Answer, Problem> {
+        let (started, procedure) = (Instant::now(), sampling.procedure(draws.samples, draws.target));
         let certifier = QueryCertifier::new(&procedure, self.snapshot.gallery());
         let plain = self.plain(request)?;
-        let mut permit = None;
-        let draw = |stage, range| self.draw(request, &mut permit, stage, range);
+        let (mut permit, noise) = (None, (sampling.sigma, draws.seed));
+        let draw = |stage, range| self.draw(request, noise, &mut permit, stage, range);
         let answered = certifier.answer(&self.query(), draw, Problem::from)?;
-        self.finish(request, started, &certifier, (answered, plain))
+        self.finish((request, draws.target), started, &certifier, (answered, plain))
     }
 
     /// An answer whose radius grows while samples come in; `report` hears of every step and must not wait for anybody:
     /// the encoder does not go on before it returns.
     pub(crate) fn growing(
         &self,
+        (sampling, draws): (&Sampling, Draws),
         request: &QueryRequest,
         report: &mut dyn FnMut(QueryProgress),
     ) -> Result<Answer, Problem> {
-        let (started, procedure) =
-            (Instant::now(), self.guarantees.procedure(request.samples, request.target));
+        let (started, procedure) = (Instant::now(), sampling.procedure(draws.samples, draws.target));
         let certifier = QueryCertifier::new(&procedure, self.snapshot.gallery());
         let plain = self.plain(request)?;
-        let mut permit = None;
-        let draw = |stage, range| self.draw(request, &mut permit, stage, range);
+        let (mut permit, noise) = (None, (sampling.sigma, draws.seed));
+        let draw = |stage, range| self.draw(request, noise, &mut permit, stage, range);
         let tell = |sighting: Sighting<'_>| {
             match sighting {
                 Sighting::Pilot { label, mean } => {
                     let items = self.items(&certifier, mean, request.top_k)?;
-                    let open = (0, DecisionWord::Open);
+                    let open = Some((0, DecisionWord::Open));
                     let label = self.label_name(label);
                     let first = self.answer(
                         request,
@@ -130,25 +144,25 @@ impl<'a> QueryExecution<'a> {
             Ok(())
         };
         let answered = certifier.answer_growing(&self.query(), draw, Problem::from, tell)?;
-        self.finish(request, started, &certifier, (answered, plain))
+        self.finish((request, draws.target), started, &certifier, (answered, plain))
     }
 
-    /// What a query is asked about: the label that its pilot retrieves.
+    /// What a query is asked about: the label that is retrieved, by the pilot if there is one.
     fn query(&self) -> Query<'static> {
-        Query { relevant: Relevant::Retrieved(self.guarantees.retriever), excluded: &[] }
+        Query { relevant: Relevant::Retrieved(self.guarantees.basis.retriever()), excluded: &[] }
     }
 
     /// Draws samples. The permit for arithmetic goes back while it waits for them, and is taken again with them.
     fn draw(
         &self,
         request: &QueryRequest,
+        noise: (Sigma, Seed),
         permit: &mut Option<Permit<'a>>,
         stage: Stage,
         range: Range<u32>,
     ) -> Result<Samples, Problem> {
         *permit = None;
         let count = range.len() as u64;
-        let noise = (self.guarantees.sigma, request.seed);
         let samples = self.ticket.samples(&request.picture, noise, stage, range)?;
         if let Some(slot) = self.slot {
             slot.spend(count);
@@ -172,7 +186,7 @@ impl<'a> QueryExecution<'a> {
     /// The answer to a query that is certified.
     fn finish(
         &self,
-        request: &QueryRequest,
+        (request, target): (&QueryRequest, Option<TargetRadius>),
         started: Instant,
         certifier: &QueryCertifier<'_>,
         (answered, plain): (Answered, Option<Item>),
@@ -182,9 +196,9 @@ impl<'a> QueryExecution<'a> {
         let outcome = outcome.ok_or_else(|| Problem::internal("a query has no certificate"))?;
         let items = self.items(certifier, &mean, request.top_k)?;
         // Without a target the cap is the number that was asked for.
-        let decision = decision.filter(|&decision| request.target.is_some() || decision != Decision::Capped);
+        let decision = decision.filter(|&decision| target.is_some() || decision != Decision::Capped);
         let decision = decision.map_or(DecisionWord::Fixed, DecisionWord::from);
-        let cost = (outcome.samples, decision);
+        let cost = Some((outcome.samples, decision));
         let certified = (outcome.verdict, self.label_name(label));
         Ok(self.answer(request, started, certified, cost, (items, plain)))
     }
@@ -222,12 +236,15 @@ impl<'a> QueryExecution<'a> {
         request: &QueryRequest,
         started: Instant,
         (verdict, candidate): (Verdict, Option<String>),
-        (samples, decision): (u32, DecisionWord),
+        drawn: Option<(u32, DecisionWord)>,
         (items, plain): (Vec<Item>, Option<Item>),
     ) -> Answer {
-        let system = (self.guarantees, samples);
+        let samples = drawn.map(|(samples, _)| samples);
+        let system = (self.guarantees, samples.unwrap_or(0));
         let Guarantee { verdict, label, radius, file_radius, unbounded, statement } =
             Guarantee::new(verdict, candidate.as_deref(), system, request.picture.file);
+        let basis = &self.guarantees.basis;
+        let sampling = basis.sampling();
         Answer {
             verdict,
             label,
@@ -236,13 +253,15 @@ impl<'a> QueryExecution<'a> {
             file_radius,
             unbounded,
             statement,
-            retriever: self.guarantees.retriever.as_str().to_owned(),
+            guarantee: GuaranteeWord::from(basis),
+            retriever: basis.retriever().as_str().to_owned(),
             samples,
-            pilot: self.guarantees.pilot.get(),
-            decision,
-            sigma: self.guarantees.sigma.get(),
-            alpha: self.guarantees.alpha.get(),
-            asking_again: asking_again(self.guarantees.alpha),
+            pilot: sampling.map(|sampling| sampling.pilot.get()),
+            decision: drawn.map(|(_, decision)| decision),
+            sigma: sampling.map(|sampling| sampling.sigma.get()),
+            alpha: sampling.map(|sampling| sampling.alpha.get()),
+            asking_again: sampling.map(|sampling| asking_again(sampling.alpha)),
+            lipschitz: None,
             items,
             plain,
             milliseconds: Milliseconds {

@@ -201,6 +201,12 @@ impl Ticket {
         self.account.served.fetch_add(passes, Ordering::Relaxed);
     }
 
+    /// Counts time in which this ticket waited for work outside of the queue.
+    pub(crate) fn charge_waiting(&self, time: Duration) {
+        let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.account.waited.fetch_add(time, Ordering::Relaxed);
+    }
+
     /// Time between asking for passes and the first of them, summed over what was asked.
     pub fn waited(&self) -> Duration {
         Duration::from_micros(self.account.waited.load(Ordering::Relaxed))

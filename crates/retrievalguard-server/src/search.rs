@@ -2,6 +2,7 @@
 //!
 //! With gradients it looks for the smallest change itself; without them it looks at several sizes, the smallest first, each with
 //! its share of the time. What it has when that is over counts.
+//! Without noise, the plain retriever is the one whose answers are certified, and what a search finds is looked at in double precision.
 //! What it finds is seen, not proved. That it finds nothing shows how hard it looked and nothing more, least of all where
 //! it had only the encoder's outputs to go by.
 
@@ -16,7 +17,7 @@ use retrievalguard::attack::{
     Pixels,
 };
 use retrievalguard::gallery::{Positives, Relevance};
-use retrievalguard::{Alpha, Embedder, EmbedderFailure, Picture, SampleCount};
+use retrievalguard::{Alpha, Embedder, EmbedderFailure, Excess, Picture, SampleCount, Sigma};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::effort::{effort, passes, sizes, whole_effort};
@@ -31,6 +32,9 @@ pub(crate) use self::found::{Found, Searched};
 
 /// Halvings of the interval in which the smoothed retriever changes; each takes a pilot.
 const SMOOTHED_HALVINGS: u32 = 6;
+
+/// Halvings of the interval in which the plain retriever changes where it is looked at in double precision; each is one pass.
+const DOUBLE_HALVINGS: u32 = 24;
 
 /// Factor by which a change that did not suffice is stretched.
 const LONGER: f64 = 1.5;
@@ -152,13 +156,22 @@ impl Searches {
             .zip(&picture.pixels)
             .map(|(&there, &here)| f64::from(there) - f64::from(here))
             .collect();
+        let along = (&shift[..], found.norm, size);
         let broken_at = match target {
+            // Steered by rounded embeddings; what counts is the retriever itself.
+            Target::Plain if self.service.guarantees.basis.sampling().is_none() => {
+                if self.service.guess(picture, ticket)? == label {
+                    self.seen_break(picture, along, (label, DOUBLE_HALVINGS), started + time, ticket)?
+                } else {
+                    Some(0.0)
+                }
+            }
             Target::Plain => {
                 let broken = attacker.smallest_break(&asked, &relevance, &found).map_err(failed)?;
                 broken.map(|broken| broken.norm)
             }
             Target::Smoothed => {
-                self.smoothed_break(picture, (&shift, found.norm, size), label, started + time, ticket)?
+                self.seen_break(picture, along, (label, SMOOTHED_HALVINGS), started + time, ticket)?
             }
         };
         let broken = found.margin <= 0.0;
@@ -185,21 +198,26 @@ impl Searches {
         let alpha = Alpha::new(0.5).expect("a half is a probability");
         let seed = secret_seed().map_err(Problem::internal)?;
         let judging = Judging { alpha, pilot: few, samples: few, refinements: 0, seed };
-        let settings = &self.service.settings;
-        let attacker = Attacker::new(encoder, snapshot.gallery(), settings.sigma, seed, effort, judging)
-            .excess(settings.excess);
+        // Only a search against the smoothed retriever draws noise; without noise there is none.
+        let (sigma, excess) = match self.service.guarantees.basis.sampling() {
+            Some(sampling) => (sampling.sigma, sampling.excess),
+            None => (Sigma::new(1.0).expect("one is a noise level"), Excess::Project),
+        };
+        let attacker =
+            Attacker::new(encoder, snapshot.gallery(), sigma, seed, effort, judging).excess(excess);
         Ok(match snapshot.plain() {
             Some(plain) => attacker.plain_gallery(plain),
             None => attacker,
         })
     }
 
-    /// The smallest size along a shift, up to the largest, at which the smoothed retriever is seen to change, by pilots alone.
-    fn smoothed_break(
+    /// The smallest size along a shift, up to the largest, at which the retriever whose answers are certified is seen to change:
+    /// the smoothed one by pilots alone, the plain one in double precision.
+    fn seen_break(
         &self,
         picture: &Arc<Prepared>,
         (shift, norm, most): (&[f64], f64, f64),
-        label: &str,
+        (label, halvings): (&str, u32),
         end: Instant,
         ticket: &Ticket,
     ) -> Result<Option<f64>, Problem> {
@@ -212,29 +230,36 @@ impl Searches {
             let (identity, pixels) = (picture.identity.clone(), moved.collect());
             let moved = Prepared { identity, pixels, file: None };
             self.service.check(&moved)?;
-            Ok::<_, Problem>(self.service.guess(&Arc::new(moved), ticket)? != label)
+            let differences = moved.pixels.iter().zip(&picture.pixels);
+            let squares = differences.map(|(&there, &here)| (f64::from(there) - f64::from(here)).powi(2));
+            // As it is after rounding: a size that is said to break the answer must be that of a picture that does.
+            let size = squares.sum::<f64>().sqrt();
+            let other = self.service.guess(&Arc::new(moved), ticket)? != label;
+            Ok::<_, Problem>(other.then_some(size))
         };
         // The search is steered by the mean of few copies; the retriever itself may need a little more.
         let (mut low, mut high) = (0.0, 1.0);
-        while !changed(high)? {
+        let mut smallest = loop {
+            if let Some(size) = changed(high)? {
+                break size;
+            }
             let next = (high * LONGER).min(most / norm);
             if next <= high || Instant::now() >= end {
                 return Ok(None);
             }
             (low, high) = (high, next);
-        }
-        for _ in 0..SMOOTHED_HALVINGS {
+        };
+        for _ in 0..halvings {
             if Instant::now() >= end {
                 break;
             }
             let middle = f64::midpoint(low, high);
-            if changed(middle)? {
-                high = middle;
-            } else {
-                low = middle;
+            match changed(middle)? {
+                Some(size) => (high, smallest) = (middle, size),
+                None => low = middle,
             }
         }
-        Ok(Some(high * norm))
+        Ok(Some(smallest))
     }
 }
 

@@ -1,18 +1,18 @@
 //! One encoder, one gallery, and queries about it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use retrievalguard::certificate::Certifier;
 use retrievalguard::noise::Stage;
 use retrievalguard::planner::Ceiling;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::{Provenance, SeedRecord};
-use retrievalguard::{Embedder, Picture, Samples, Seed, Smoother};
+use retrievalguard::{Embedder, Excess, Picture, Samples, Seed, Sigma, Smoother};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::{PictureFormat, PictureLimits, RgbPicture};
-use retrievalguard_encoder::pipeline::{check_gallery, input_values};
+use retrievalguard_encoder::pipeline::{check_gallery, input_values, nearest_items};
 use tokio::sync::Semaphore;
 
 use crate::admission::{Admission, AdmissionSlot};
@@ -21,8 +21,8 @@ use crate::gallery_writer::{Addition, GalleryWriter, Snapshot, Written};
 use crate::metrics::{Metrics, Readings};
 use crate::problem::Problem;
 use crate::query_execution::{Permits, QueryExecution, QueryProgress, QueryRequest};
-use crate::scheduler::{Prepared, Scheduler, Ticket};
-use crate::settings::{Guarantees, Settings};
+use crate::scheduler::{PassError, Prepared, Scheduler, Ticket, Work};
+use crate::settings::{Basis, Guarantees, Sampling, Settings};
 use crate::{OpenError, secret_seed};
 
 /// Answers queries, and adds to the gallery.
@@ -37,41 +37,44 @@ pub(crate) struct Service {
     pub(crate) metrics: Metrics,
     /// Small pictures that are drawn at once; others wait without a thread.
     pub(crate) drawing: Semaphore,
+    /// Passes in double precision, which go past the scheduler.
+    double_passes: AtomicU64,
     closing: AtomicBool,
 }
 
 impl Service {
     /// Opens the gallery and starts the threads of the encoder.
     pub(crate) fn open(settings: Settings, embedder: Arc<OnnxEmbedder>) -> Result<Self, OpenError> {
-        let Settings { pilot, samples, limits: allowed, .. } = &settings;
-        for count in [pilot.get(), samples.get(), allowed.samples, allowed.job_samples] {
-            Samples::check_memory(count, embedder.dimension())?;
+        if let Settings { sampling: Some(Sampling { pilot, samples, .. }), limits: allowed, .. } = &settings {
+            for count in [pilot.get(), samples.get(), allowed.samples, allowed.job_samples] {
+                Samples::check_memory(count, embedder.dimension())?;
+            }
         }
+        let basis = Basis::of(settings.sampling, &embedder)?;
+        let sigma = basis.sampling().map(|sampling| sampling.sigma);
         let name = settings.gallery.display().to_string();
         let gallery = GalleryWriter::open(&settings.gallery, settings.read_only)?;
-        check_gallery(&gallery.current().to_directory().into(), &name, &embedder, Some(settings.sigma))?;
+        check_gallery(&gallery.current().to_directory().into(), &name, &embedder, sigma)?;
         let scheduler = Scheduler::start(
             Arc::clone(&embedder) as Arc<dyn Embedder + Send + Sync>,
             settings.threads,
             settings.batch,
-            settings.excess,
+            excess(&basis),
         )
         .map_err(OpenError::Threads)?;
         let limits = settings.limits;
         Ok(Self {
             guarantees: Guarantees {
-                sigma: settings.sigma,
-                alpha: settings.alpha,
-                retriever: settings.retriever,
-                pilot: settings.pilot,
+                basis,
                 input: embedder.model_config().picture_shape(),
                 model: embedder.facts().hash.clone(),
                 contract: embedder.model_config().hash(),
             },
             admission: Arc::new(Admission::new(limits.queue, limits.per_client, limits.seconds)),
             permits: Permits::new(settings.threads.get()),
-            metrics: Metrics::new(settings.sigma.get()),
+            metrics: Metrics::new(sigma.map(Sigma::get)),
             drawing: Semaphore::new(settings.threads.get()),
+            double_passes: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             settings,
             embedder,
@@ -83,11 +86,17 @@ impl Service {
     /// Runs a few passes, so that the first query finds the encoder awake and the queue knows its speed.
     pub(crate) fn warm_up(&self) -> Result<(), OpenError> {
         let grey = vec![0.5; self.embedder.input_len()];
+        let Some(sampling) = self.guarantees.basis.sampling() else {
+            // An answer is one pass: one for each thread tells the speed.
+            let pictures = grey.repeat(self.settings.threads.get());
+            let drawn = self.scheduler.ticket().plain(pictures);
+            return drawn.map(|_| ()).map_err(OpenError::Encoder);
+        };
         let picture = Arc::new(Prepared { identity: "warm-up".to_owned(), pixels: grey, file: None });
         let passes = 4 * u32::try_from(self.settings.batch.get()).unwrap_or(64).min(64);
         let drawn = self.scheduler.ticket().samples(
             &picture,
-            (self.settings.sigma, Seed::new(0)),
+            (sampling.sigma, Seed::new(0)),
             Stage::Trial,
             0..passes,
         );
@@ -123,10 +132,15 @@ impl Service {
         Ok((Arc::new(prepared), Digest::of_bytes(bytes).to_string()))
     }
 
-    /// Refuses pixels that the smoother would refuse.
+    /// Refuses pixels that the smoother would refuse, or that are no numbers.
     pub(crate) fn check(&self, prepared: &Prepared) -> Result<(), Problem> {
+        let Some(sampling) = self.guarantees.basis.sampling() else {
+            let wrong = prepared.pixels.iter().any(|pixel| !pixel.is_finite());
+            let refused = || Problem::unprocessable("the picture has pixels that are no finite numbers");
+            return if wrong { Err(refused()) } else { Ok(()) };
+        };
         let picture = Picture { identity: &prepared.identity, pixels: &prepared.pixels };
-        let smoother = Smoother::new(&*self.embedder, self.settings.sigma, Seed::new(0));
+        let smoother = Smoother::new(&*self.embedder, sampling.sigma, Seed::new(0));
         smoother.check_picture(&picture).map_err(|error| Problem::unprocessable(error.to_string()))
     }
 
@@ -152,12 +166,56 @@ impl Service {
     ) -> Result<Answer, Problem> {
         let execution =
             QueryExecution { snapshot, guarantees: &self.guarantees, ticket, permits: &self.permits, slot };
-        let answer = match report {
-            Some(report) => execution.growing(request, report)?,
-            None => execution.once(request)?,
+        let answer = match (&self.guarantees.basis, request.draws, report) {
+            (Basis::Samples(sampling), Some(draws), Some(report)) => {
+                execution.growing((sampling, draws), request, report)?
+            }
+            (Basis::Samples(sampling), Some(draws), None) => execution.once((sampling, draws), request)?,
+            (Basis::Bound(bounded), None, _) => {
+                let started = Instant::now();
+                let embedding = self.embed_double(&request.picture, ticket)?;
+                if let Some(slot) = slot {
+                    slot.spend(1);
+                }
+                execution.bounded(bounded, request, embedding, started)?
+            }
+            // A job may have been accepted when the gallery was another.
+            (Basis::Bound(_), Some(_), _) => {
+                return Err(Problem::conflict(
+                    "samples were asked for, and the gallery has no noise level now",
+                ));
+            }
+            (Basis::Samples(_), None, _) => {
+                return Err(Problem::conflict(
+                    "no samples were asked for, and the gallery has a noise level now",
+                ));
+            }
         };
         self.metrics.answer(&answer);
         Ok(answer)
+    }
+
+    /// The embedding of a picture in double precision. It does not go through the queue: it is one pass.
+    pub(crate) fn embed_double(&self, picture: &Prepared, ticket: &Ticket) -> Result<Vec<f64>, Problem> {
+        let asked = Instant::now();
+        let _permit = self.permits.take();
+        ticket.charge_waiting(asked.elapsed());
+        if ticket.is_cancelled() {
+            return Err(PassError::Cancelled.into());
+        }
+        let embedding = self.embedder.embed_double(&picture.pixels);
+        ticket.charge(1);
+        self.double_passes.fetch_add(1, Ordering::Relaxed);
+        embedding.map_err(|error| PassError::Encoder(error.to_string()).into())
+    }
+
+    /// Embeddings of pictures in double precision, rounded as a gallery keeps them and laid end to end.
+    fn embed_rounded(&self, pictures: &[Arc<Prepared>], ticket: &Ticket) -> Result<Vec<f32>, Problem> {
+        let mut vectors = Vec::new();
+        for picture in pictures {
+            vectors.extend(self.embed_double(picture, ticket)?.iter().map(|&value| value as f32));
+        }
+        Ok(vectors)
     }
 
     /// The views that an item of the gallery has, of one picture; the picture itself where an item is one vector.
@@ -183,14 +241,15 @@ impl Service {
         }
         let provenance = snapshot.provenance();
         let views = self.views(provenance, &prepared)?;
-        let (vector, plain) = match provenance.samples {
-            Some(0) => (embed_clean(&views, ticket)?, None),
-            Some(count) => {
+        let (vector, plain) = match (&self.guarantees.basis, provenance.samples) {
+            (Basis::Bound(_), _) => (self.embed_rounded(&views, ticket)?, None),
+            (Basis::Samples(_), Some(0)) => (embed_clean(&views, ticket)?, None),
+            (Basis::Samples(sampling), Some(count)) => {
                 let seed = match provenance.seed {
                     Some(SeedRecord::Fixed(seed)) => seed,
                     Some(SeedRecord::Secret) | None => secret_seed().map_err(Problem::internal)?,
                 };
-                let noise = (self.settings.sigma, seed);
+                let noise = (sampling.sigma, seed);
                 let mut vector = Vec::new();
                 for view in &views {
                     let samples = ticket.samples(view, noise, Stage::Gallery, 0..count)?;
@@ -199,7 +258,7 @@ impl Service {
                 let plain = snapshot.gallery().plain().map(|_| embed_clean(&views, ticket)).transpose()?;
                 (vector, plain)
             }
-            None => {
+            (Basis::Samples(_), None) => {
                 return Err(Problem::conflict(
                     "the gallery does not say how its vectors were made, so nothing can be added to it",
                 ));
@@ -213,34 +272,46 @@ impl Service {
         self.gallery.add(Addition { identity, label, vector, plain, picture: bytes.to_vec(), format })
     }
 
-    /// The label that the smoothed retriever gives, by a pilot alone.
+    /// The label that the retriever gives: the smoothed one by a pilot alone, the plain one by one pass.
     pub(crate) fn guess(&self, picture: &Arc<Prepared>, ticket: &Ticket) -> Result<String, Problem> {
+        let empty = || Problem::conflict("the gallery is empty");
+        let Some(sampling) = self.guarantees.basis.sampling() else {
+            let embedding = self.embed_double(picture, ticket)?;
+            let snapshot = self.gallery.current();
+            let gallery = snapshot.gallery();
+            let nearest = nearest_items(gallery.into(), &embedding, 1, &[])?;
+            let nearest = nearest.first().ok_or_else(empty)?;
+            return Ok(gallery.label_name(gallery.label(nearest.row)).to_owned());
+        };
         let seed = secret_seed().map_err(Problem::internal)?;
-        let noise = (self.settings.sigma, seed);
-        let pilot = ticket.samples(picture, noise, Stage::Pilot, 0..self.settings.pilot.get())?;
+        let noise = (sampling.sigma, seed);
+        let pilot = ticket.samples(picture, noise, Stage::Pilot, 0..sampling.pilot.get())?;
         let snapshot = self.gallery.current();
         let gallery = snapshot.gallery();
-        let certifier = Certifier::new(gallery, self.settings.sigma, self.settings.alpha);
-        let found = certifier.candidate(self.settings.retriever, &pilot, &[])?;
-        let label = found.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
+        let certifier = Certifier::new(gallery, sampling.sigma, sampling.alpha);
+        let found = certifier.candidate(sampling.retriever, &pilot, &[])?;
+        let label = found.ok_or_else(empty)?;
         Ok(gallery.label_name(label).to_owned())
     }
 
     /// The largest radius that any query could get with so many samples.
     pub(crate) fn largest_radius(&self, snapshot: &Snapshot) -> Option<f64> {
+        let sampling = self.guarantees.basis.sampling()?;
         let ceiling = Ceiling::new(
-            self.settings.sigma,
-            self.settings.alpha,
+            sampling.sigma,
+            sampling.alpha,
             self.embedder.norm_bound(),
             snapshot.gallery().dimension(),
         );
-        ceiling.largest_radius(self.settings.retriever.certificate(), self.settings.samples)
+        ceiling.largest_radius(sampling.retriever.certificate(), sampling.samples)
     }
 
     /// What the metrics show, with the number of unfinished jobs.
     pub(crate) fn readings(&self, jobs: usize) -> Readings {
+        let Work { passes, batches, shared_batches } = self.scheduler.work();
+        let double = self.double_passes.load(Ordering::Relaxed);
         Readings {
-            work: self.scheduler.work(),
+            work: Work { passes: passes + double, batches: batches + double, shared_batches },
             backlog: self.scheduler.backlog(),
             inside: self.admission.count(),
             items: self.gallery.current().gallery().item_count(),
@@ -252,6 +323,14 @@ impl Service {
     pub(crate) fn time_limit(&self) -> Duration {
         Duration::from_secs(self.settings.limits.seconds)
     }
+}
+
+/// What happens to embeddings above the norm bound.
+///
+/// Without noise only searches come through the queue. They may leave the pictures for which the bound was given, and what
+/// they find is looked at in double precision, where the bound is not used.
+fn excess(basis: &Basis) -> Excess {
+    basis.sampling().map_or(Excess::Project, |sampling| sampling.excess)
 }
 
 /// Embeddings of pictures without noise, laid end to end.

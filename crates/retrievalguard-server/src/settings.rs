@@ -4,9 +4,10 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use retrievalguard::certificate::Retriever;
+use retrievalguard::certificate::{CertificateName, Retriever};
 use retrievalguard::{Alpha, Excess, SampleCount, Sigma, TargetRadius};
-use retrievalguard_encoder::run::Procedure;
+use retrievalguard_encoder::engine::{EngineError, OnnxEmbedder};
+use retrievalguard_encoder::run::{LipschitzBounded, Procedure};
 
 use crate::access::Tokens;
 
@@ -111,18 +112,8 @@ pub struct Settings {
     pub read_only: bool,
     /// The folder of jobs; without one there are none.
     pub jobs: Option<PathBuf>,
-    /// Noise level of the queries.
-    pub sigma: Sigma,
-    /// Probability that an answer's guarantee is wrong.
-    pub alpha: Alpha,
-    /// Which smoothed retriever answers.
-    pub retriever: Retriever,
-    /// Pilot samples.
-    pub pilot: SampleCount,
-    /// Certifying samples of a query that does not ask for a number.
-    pub samples: SampleCount,
-    /// What happens to embeddings above the norm bound.
-    pub excess: Excess,
+    /// How noisy copies are drawn and judged; without it answers rest on a bound on the encoder, and there is no noise.
+    pub sampling: Option<Sampling>,
     /// Threads that run the encoder.
     pub threads: NonZeroUsize,
     /// Passes per call of the encoder.
@@ -149,12 +140,62 @@ impl Settings {
     }
 }
 
+/// How noisy copies are drawn, and what is made of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    /// Noise level of the queries.
+    pub sigma: Sigma,
+    /// Probability that an answer's guarantee is wrong.
+    pub alpha: Alpha,
+    /// Which smoothed retriever answers.
+    pub retriever: Retriever,
+    /// Pilot samples.
+    pub pilot: SampleCount,
+    /// Certifying samples of a query that does not ask for a number.
+    pub samples: SampleCount,
+    /// What happens to embeddings above the norm bound.
+    pub excess: Excess,
+}
+
+/// What answers rest on.
+pub(crate) enum Basis {
+    /// Samples of noisy copies.
+    Samples(Sampling),
+    /// A bound on the encoder itself: one pass, and no chance.
+    Bound(LipschitzBounded),
+}
+
+impl Basis {
+    /// Samples if there are any; otherwise the bound that was computed from the weights when the encoder was opened.
+    pub(crate) fn of(sampling: Option<Sampling>, embedder: &OnnxEmbedder) -> Result<Self, EngineError> {
+        Ok(match sampling {
+            Some(sampling) => Self::Samples(sampling),
+            None => Self::Bound(LipschitzBounded {
+                certificates: vec![CertificateName::Lipschitz],
+                top_k: NonZeroUsize::MIN,
+                mixtures: NonZeroUsize::MIN,
+                lipschitz: embedder.lipschitz()?.clone(),
+            }),
+        })
+    }
+
+    /// How samples are drawn, if there are any.
+    pub(crate) fn sampling(&self) -> Option<&Sampling> {
+        match self {
+            Self::Samples(sampling) => Some(sampling),
+            Self::Bound(_) => None,
+        }
+    }
+
+    /// Who answers.
+    pub(crate) fn retriever(&self) -> Retriever {
+        self.sampling().map_or(Retriever::Plain, |sampling| sampling.retriever)
+    }
+}
+
 /// What every answer is made under.
 pub(crate) struct Guarantees {
-    pub(crate) sigma: Sigma,
-    pub(crate) alpha: Alpha,
-    pub(crate) retriever: Retriever,
-    pub(crate) pilot: SampleCount,
+    pub(crate) basis: Basis,
     /// Channels, height and width of what the encoder gets.
     pub(crate) input: [usize; 3],
     /// SHA-256 of the model file.
@@ -163,7 +204,7 @@ pub(crate) struct Guarantees {
     pub(crate) contract: String,
 }
 
-impl Guarantees {
+impl Sampling {
     /// How a query with so many samples, or at most so many, is certified.
     pub(crate) fn procedure(&self, samples: SampleCount, target_radius: Option<TargetRadius>) -> Procedure {
         Procedure {

@@ -470,6 +470,11 @@ impl Gallery {
         self.squared_norms[row]
     }
 
+    /// Largest norm of a stored vector; 0 without any.
+    pub fn largest_norm(&self) -> f64 {
+        self.squared_norms.iter().copied().fold(0.0, f64::max).sqrt()
+    }
+
     /// Label of a row; panics if there is no such row.
     pub fn label(&self, row: usize) -> Label {
         self.labels[row]

@@ -15,10 +15,10 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, SampleCount, Sigma};
 use retrievalguard_encoder::engine::{OnnxEmbedder, OnnxGradients};
 use retrievalguard_encoder::pipeline::{default_pilot, noise_of};
-use retrievalguard_server::{Limits, OpenError, Serving, Settings, SharedGradients, Stop, Tokens};
+use retrievalguard_server::{Limits, OpenError, Sampling, Serving, Settings, SharedGradients, Stop, Tokens};
 
-use super::certify::{no_noise, with_config_difference};
-use crate::arguments::{ModelArgs, RetrieverArg, components, up_to};
+use super::certify::{no_noise, usual_alpha, usual_samples, with_config_difference};
+use crate::arguments::{ModelArgs, RetrieverArg, components, refuse_noise, up_to};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -29,21 +29,22 @@ pub(crate) struct ServeArgs {
     /// Gallery to search in and to change, as written by `retrievalguard index`
     #[arg(long, value_name = "DIR")]
     gallery: PathBuf,
-    /// Standard deviation of the noise, in pixels scaled to [0, 1]; the gallery's own by default
+    /// Standard deviation of the noise, in pixels scaled to [0, 1]; the gallery's own by default. Without either there is no
+    /// noise, and the encoder needs a Lipschitz bound
     #[arg(long, allow_negative_numbers = true)]
     sigma: Option<Sigma>,
-    /// Probability that an answer's guarantee is wrong
-    #[arg(long, default_value = "0.01", allow_negative_numbers = true)]
-    alpha: Alpha,
-    /// Certifying samples of a query that does not ask for a number
-    #[arg(long, default_value = "1000")]
-    samples: SampleCount,
+    /// Probability that an answer's guarantee is wrong, 0.01 by default
+    #[arg(long, allow_negative_numbers = true)]
+    alpha: Option<Alpha>,
+    /// Certifying samples of a query that does not ask for a number, 1000 by default
+    #[arg(long)]
+    samples: Option<SampleCount>,
     /// Pilot samples, on which the label is chosen: 200, or 20 for pairwise
     #[arg(long)]
     pilot: Option<SampleCount>,
-    /// Which smoothed retriever answers
-    #[arg(long, value_enum, default_value = "pairwise")]
-    retriever: RetrieverArg,
+    /// Which retriever answers: pairwise by default, plain for a gallery without noise
+    #[arg(long, value_enum)]
+    retriever: Option<RetrieverArg>,
     /// Serve the gallery as it is, without taking its lock; jobs need a folder of their own then
     #[arg(long)]
     read_only: bool,
@@ -85,12 +86,12 @@ struct LimitArgs {
     /// Megapixels of a picture
     #[arg(long, default_value = "40", value_parser = up_to::<1_000>, help_heading = "Limits")]
     max_megapixels: NonZeroUsize,
-    /// Certifying samples of a query
-    #[arg(long, default_value = "10000", help_heading = "Limits")]
-    max_samples: SampleCount,
-    /// Certifying samples of each picture of a job
-    #[arg(long, default_value = "100000", help_heading = "Limits")]
-    max_job_samples: SampleCount,
+    /// Certifying samples of a query, 10000 by default
+    #[arg(long, help_heading = "Limits")]
+    max_samples: Option<SampleCount>,
+    /// Certifying samples of each picture of a job, 100000 by default
+    #[arg(long, help_heading = "Limits")]
+    max_job_samples: Option<SampleCount>,
     /// Seconds until a query is given up
     #[arg(long, default_value = "30", value_parser = up_to::<86_400>, help_heading = "Limits")]
     max_seconds: NonZeroUsize,
@@ -125,36 +126,41 @@ enum LogFormat {
 pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (gallery, model) = (&arguments.gallery, &arguments.model);
     let sigma = noise_of(arguments.sigma, &GalleryDirectory::read_manifest(gallery)?.provenance);
-    let sigma = sigma.with_context(|| format!("{}, wanted --sigma", no_noise(gallery)))?;
+    let usual = Limits::default();
+    let sampling = sampling(arguments, sigma, &usual)?;
     let tokens = match &arguments.tokens {
         Some(path) => read_tokens(path)?,
         None => Tokens::default(),
     };
     start_log(arguments.log);
     let note = |note: &str| tracing::warn!(note, "note");
-    let embedder = model.engine.open_telling(&model.model, model.contract.as_deref(), note)?;
-    let embedder = Arc::new(embedder.with_components(components(model.non_negative)));
+    let embedder = match sampling {
+        Some(_) => {
+            let embedder = model.engine.open_telling(&model.model, model.contract.as_deref(), note)?;
+            embedder.with_components(components(model.non_negative))
+        }
+        None => {
+            let why = no_noise(gallery);
+            let embedder = model.open_double_telling(&why, note)?;
+            embedder.lipschitz().with_context(|| format!("{why}; wanted such a bound, or --sigma"))?;
+            embedder
+        }
+    };
+    let embedder = Arc::new(embedder);
     let gradients = gradients(arguments, model, &embedder);
     let limits = &arguments.limits;
-    let usual = Limits::default();
-    let retriever = Retriever::from(arguments.retriever);
     let settings = Settings {
         gallery: gallery.clone(),
         read_only: arguments.read_only,
         jobs: arguments.jobs.clone().or_else(|| (!arguments.read_only).then(|| gallery.join("jobs"))),
-        sigma,
-        alpha: arguments.alpha,
-        pilot: arguments.pilot.unwrap_or_else(|| default_pilot(&[retriever.certificate()], None)),
-        retriever,
-        samples: arguments.samples.min(limits.max_samples),
-        excess: model.excess(),
+        sampling,
         threads: model.engine.threads(),
         batch: model.engine.batch,
         limits: Limits {
             body_bytes: limits.max_body.get() << 20,
             pixels: limits.max_megapixels.get() as u64 * 1_000_000,
-            samples: limits.max_samples.get(),
-            job_samples: limits.max_job_samples.get(),
+            samples: limits.max_samples.map_or(usual.samples, SampleCount::get),
+            job_samples: limits.max_job_samples.map_or(usual.job_samples, SampleCount::get),
             seconds: limits.max_seconds.get() as u64,
             queue: limits.queue.get(),
             per_client: limits.per_client.map_or(limits.queue.get().div_ceil(2), NonZeroUsize::get),
@@ -180,6 +186,41 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
     writeln!(out, "http://{}", serving.address()?)?;
     out.flush()?;
     serving.run().context("the service ended")
+}
+
+/// How noisy copies are drawn; nothing without a noise level, and then nothing may be said about them.
+fn sampling(arguments: &ServeArgs, sigma: Option<Sigma>, usual: &Limits) -> anyhow::Result<Option<Sampling>> {
+    let ServeArgs { gallery, alpha, samples, pilot, retriever, limits, .. } = arguments;
+    let Some(sigma) = sigma else {
+        let why = no_noise(gallery);
+        let given = [
+            ("--alpha", alpha.is_some()),
+            ("--samples", samples.is_some()),
+            ("--pilot", pilot.is_some()),
+            ("--max-samples", limits.max_samples.is_some()),
+            ("--max-job-samples", limits.max_job_samples.is_some()),
+        ];
+        refuse_noise(&why, &given)?;
+        if let Some(retriever) = retriever.filter(|&retriever| retriever != RetrieverArg::Plain) {
+            let retriever = Retriever::from(retriever);
+            bail!("the {retriever} retriever answers from noisy copies, and {why}; wanted plain, or --sigma");
+        }
+        return Ok(None);
+    };
+    let retriever = Retriever::from(retriever.unwrap_or(RetrieverArg::Pairwise));
+    if retriever == Retriever::Plain {
+        bail!("the plain retriever has no noise, found sigma {sigma}; wanted mean, vote or pairwise");
+    }
+    let samples = samples.unwrap_or_else(usual_samples);
+    let most = limits.max_samples.map_or(usual.samples, SampleCount::get);
+    Ok(Some(Sampling {
+        sigma,
+        alpha: alpha.unwrap_or_else(usual_alpha),
+        pilot: pilot.unwrap_or_else(|| default_pilot(&[retriever.certificate()], None)),
+        retriever,
+        samples: samples.min(SampleCount::new(u64::from(most))?),
+        excess: arguments.model.excess(),
+    }))
 }
 
 /// Connections of one address: a quarter of them, and enough for a browser, which opens six.

@@ -28,6 +28,7 @@ mod samples_file;
 mod sandbox;
 mod serve;
 mod serve_client;
+mod serve_plain;
 mod shards;
 mod switches;
 // They need `prlimit`, `setpriv` and every address of 127.0.0.0/8.

@@ -4,14 +4,18 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::{Extension, Json};
+use retrievalguard::ForwardError;
 use retrievalguard::gallery::Metric;
+use retrievalguard_encoder::run::LipschitzBounded;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::layers::Context;
 use crate::access::Role;
+use crate::answer::{GuaranteeWord, Origin};
 use crate::search::Searches;
 use crate::service::Service;
+use crate::settings::Basis;
 
 /// Encoder, gallery, guarantee and limits
 #[derive(Serialize, ToSchema)]
@@ -22,22 +26,57 @@ pub(crate) struct About {
     may_read: bool,
     may_write: bool,
     gallery: AboutGallery,
-    sigma: f64,
-    alpha: f64,
-    /// Which smoothed retriever answers: `mean`, `vote` or `pairwise`
+    /// Whether chance is involved in what answers guarantee
+    guarantee: GuaranteeWord,
+    /// What answers rest on where there is no noise; null with noise
+    lipschitz: Option<AboutBound>,
+    /// Noise level; null without noise
+    sigma: Option<f64>,
+    /// Probability that an answer's guarantee is wrong; null without noise, where it holds always
+    alpha: Option<f64>,
+    /// Which retriever answers: `mean`, `vote` or `pairwise`, or `plain` without noise
     retriever: &'static str,
-    pilot: u32,
+    /// Pilot samples; null without noise
+    pilot: Option<u32>,
     defaults: Defaults,
     limits: AboutLimits,
     input: AboutInput,
-    /// What the plain retriever searches: `own` clean embeddings, or the `stored` vectors for want of them
+    /// What the plain retriever searches: `own` clean embeddings, or the `stored` vectors, for want of them or without noise
     plain: &'static str,
     /// How perturbations are searched: `white-box` or `black-box`
     search: &'static str,
-    /// No query can be certified beyond this with the usual number of samples
+    /// No query can be certified beyond this with the usual number of samples; null where there is no such limit
     largest_radius: Option<f64>,
     hashes: AboutHashes,
     engine: String,
+}
+
+/// A bound on the encoder
+#[derive(Serialize, ToSchema)]
+struct AboutBound {
+    /// Upper bound on the encoder's Lipschitz constant, from pixels in [0, 1] to embeddings, in the l2 norm
+    constant: f64,
+    /// Whose proof the constant is
+    origin: Origin,
+    /// How many operators of the network it was put together from
+    layers: usize,
+    /// Upper bound on the rounding error of any embedding of a picture that is changed by no more than the norm of a white
+    /// one; every answer has its own, which is taken off twice. Null where it is too large to be of use
+    forward_error: Option<f64>,
+}
+
+impl AboutBound {
+    fn new(bounded: &LipschitzBounded, values: usize) -> Self {
+        let bound = &bounded.lipschitz;
+        // A white picture, and a change as large as it.
+        let error = bound.double_error.at(2.0 * (values as f64).sqrt());
+        Self {
+            constant: bound.constant,
+            origin: Origin::Verified,
+            layers: bound.layers.len(),
+            forward_error: error.ok().map(ForwardError::get),
+        }
+    }
 }
 
 #[derive(Serialize, ToSchema)]
@@ -52,7 +91,7 @@ struct AboutGallery {
     dimension: usize,
     /// `euclidean` or `cosine`
     metric: &'static str,
-    /// Noisy copies behind each stored vector
+    /// Noisy copies behind each stored vector; null without noise
     samples: Option<u32>,
     /// Changes with every write
     version: String,
@@ -62,7 +101,8 @@ struct AboutGallery {
 
 #[derive(Serialize, ToSchema)]
 struct Defaults {
-    samples: u32,
+    /// Null without noise
+    samples: Option<u32>,
     top_k: usize,
 }
 
@@ -70,8 +110,10 @@ struct Defaults {
 struct AboutLimits {
     body_bytes: usize,
     pixels: u64,
-    samples: u32,
-    job_samples: u32,
+    /// Certifying samples of a query; null without noise
+    samples: Option<u32>,
+    /// Certifying samples of each picture of a job; null without noise
+    job_samples: Option<u32>,
     job_pictures: usize,
     top_k: usize,
     seconds: u64,
@@ -113,7 +155,8 @@ pub(crate) async fn about(
 ) -> Json<About> {
     let snapshot = service.gallery.current();
     let (gallery, settings) = (snapshot.gallery(), &service.settings);
-    let limits = &settings.limits;
+    let (limits, basis) = (&settings.limits, &service.guarantees.basis);
+    let sampling = basis.sampling();
     let [channels, height, width] = service.embedder.model_config().picture_shape();
     let version = snapshot.version().to_owned();
     let name = settings.gallery.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
@@ -132,20 +175,28 @@ pub(crate) async fn about(
                 Metric::Euclidean => "euclidean",
                 Metric::Cosine => "cosine",
             },
-            samples: snapshot.provenance().samples,
+            samples: sampling.and(snapshot.provenance().samples),
             version: version.clone(),
             read_only: service.gallery.is_read_only(),
         },
-        sigma: settings.sigma.get(),
-        alpha: settings.alpha.get(),
-        retriever: settings.retriever.as_str(),
-        pilot: settings.pilot.get(),
-        defaults: Defaults { samples: settings.samples.get(), top_k: limits.top_k.min(5) },
+        guarantee: GuaranteeWord::from(basis),
+        lipschitz: match basis {
+            Basis::Samples(_) => None,
+            Basis::Bound(bounded) => Some(AboutBound::new(bounded, channels * height * width)),
+        },
+        sigma: sampling.map(|sampling| sampling.sigma.get()),
+        alpha: sampling.map(|sampling| sampling.alpha.get()),
+        retriever: basis.retriever().as_str(),
+        pilot: sampling.map(|sampling| sampling.pilot.get()),
+        defaults: Defaults {
+            samples: sampling.map(|sampling| sampling.samples.get()),
+            top_k: limits.top_k.min(5),
+        },
         limits: AboutLimits {
             body_bytes: limits.body_bytes,
             pixels: limits.pixels,
-            samples: limits.samples,
-            job_samples: limits.job_samples,
+            samples: sampling.map(|_| limits.samples),
+            job_samples: sampling.map(|_| limits.job_samples),
             job_pictures: limits.job_pictures,
             top_k: limits.top_k,
             seconds: limits.seconds,

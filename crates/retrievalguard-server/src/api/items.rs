@@ -188,7 +188,8 @@ pub(crate) async fn add(
         None => format!("added/{:.16}", Digest::of_bytes(form.picture())),
     };
     let current = service.gallery.current();
-    let each = 1 + u64::from(current.provenance().samples.unwrap_or(0));
+    let noisy = service.guarantees.basis.sampling().and(current.provenance().samples);
+    let each = 1 + u64::from(noisy.unwrap_or(0));
     let passes = each * current.gallery().views() as u64;
     slot.promise(passes, service.scheduler.speed())?;
     let ticket = Arc::new(service.scheduler.ticket());

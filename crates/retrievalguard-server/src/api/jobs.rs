@@ -72,7 +72,7 @@ pub(crate) async fn accept(
         target: options.target,
         top_k: options.top_k,
         pictures: form.pictures.len(),
-        seed: secret_seed().map_err(Problem::internal)?,
+        seed: options.samples.map(|_| secret_seed()).transpose().map_err(Problem::internal)?,
         request_id: context.request_id,
         created: now(),
         client: context.client,

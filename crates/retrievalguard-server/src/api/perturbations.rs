@@ -11,6 +11,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use hyper::StatusCode;
+use retrievalguard::Embedder;
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
@@ -40,11 +41,11 @@ pub(crate) struct PerturbationForm {
     picture: Vec<u8>,
     /// Noise or a search
     kind: Option<Kind>,
-    /// Which retriever a search tries to mislead
+    /// Which retriever a search tries to mislead; without noise there is only `plain`
     against: Option<Target>,
     /// l2 norm within which a search looks
     size: Option<f64>,
-    /// The answer to defend; the smoothed retriever's own by default
+    /// The answer to defend; that of the retriever whose answers are certified by default
     label: Option<String>,
     /// Seconds that a search may take; as many as the service allows by default
     seconds: Option<u32>,
@@ -58,13 +59,13 @@ pub(crate) struct PerturbationParameters {
     /// Noise or a search
     #[param(inline)]
     kind: Option<Kind>,
-    /// Which retriever a search tries to mislead
+    /// Which retriever a search tries to mislead; without noise there is only `plain`
     #[param(inline)]
     against: Option<Target>,
     /// l2 norm within which a search looks
     #[param(exclusive_minimum = 0.0, maximum = 1000.0)]
     size: Option<f64>,
-    /// The answer to defend; the smoothed retriever's own by default
+    /// The answer to defend; that of the retriever whose answers are certified by default
     label: Option<String>,
     /// Seconds that a search may take; as many as the service allows by default
     #[param(minimum = 1)]
@@ -137,7 +138,8 @@ pub(crate) async fn make(
     };
     let ticket = Arc::new(service.scheduler.ticket());
     let (limit, time) = (service.time_limit(), options.time);
-    let expected = searches.expected_passes(options.against, time) + u64::from(service.settings.pilot.get());
+    let guess = service.guarantees.basis.sampling().map_or(1, |sampling| sampling.pilot.get());
+    let expected = searches.expected_passes(options.against, time) + u64::from(guess);
     let work = move |ticket: &Ticket| {
         let made = options.make(&service, &searches, form.picture(), ticket)?;
         drop((slot, turn));
@@ -171,11 +173,20 @@ impl PerturbationOptions {
             Some("adversarial") => Kind::Adversarial,
             _ => Kind::Noise,
         };
-        let against = match fields.word("against", &["plain", "smoothed"])? {
-            Some("smoothed") => Target::Smoothed,
+        let sampling = service.guarantees.basis.sampling();
+        let against = match (fields.word("against", &["plain", "smoothed"])?, sampling) {
+            (Some("smoothed"), Some(_)) => Target::Smoothed,
+            (Some("smoothed"), None) => {
+                return Err(Problem::bad_request(
+                    "parameter `against` is `smoothed`, and without noise there is no smoothed retriever; wanted plain",
+                ));
+            }
             _ => Target::Plain,
         };
-        let size = norm_of_change(fields, "size")?.unwrap_or(4.0 * service.settings.sigma.get());
+        // Without noise, a twentieth of the norm of a white picture.
+        let white = (service.embedder.input_len() as f64).sqrt();
+        let usual = sampling.map_or(white / 20.0, |sampling| 4.0 * sampling.sigma.get());
+        let size = norm_of_change(fields, "size")?.unwrap_or(usual);
         if size <= 0.0 {
             return Err(Problem::bad_request("parameter `size` is 0, wanted more"));
         }

@@ -14,7 +14,7 @@ use super::stream::{EventSender, events, run, wants_events};
 use crate::answer::Answer;
 use crate::form::{Fields, Form, QueryForm};
 use crate::problem::{ErrorBody, Problem};
-use crate::query_execution::{QueryProgress, QueryRequest};
+use crate::query_execution::{Draws, QueryProgress, QueryRequest};
 use crate::scheduler::Ticket;
 use crate::secret_seed;
 use crate::service::Service;
@@ -24,10 +24,10 @@ use crate::service::Service;
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "it stands for the parameters in the OpenAPI document")]
 pub(crate) struct QueryParameters {
-    /// Certifying samples, or the most of them if there is a target radius
+    /// Certifying samples, or the most of them if there is a target radius; refused for a gallery without noise
     #[param(minimum = 1)]
     samples: Option<u32>,
-    /// Stop as soon as this radius is certified
+    /// Stop as soon as this radius is certified; refused for a gallery without noise
     #[param(exclusive_minimum = 0.0)]
     target_radius: Option<f64>,
     /// Items to return
@@ -39,28 +39,63 @@ pub(crate) const KNOWN: [&str; 3] = ["samples", "target_radius", "top_k"];
 
 /// What a query asks for, within the limits.
 pub(crate) struct QueryOptions {
-    pub(crate) samples: SampleCount,
+    /// Certifying samples, or the most of them; none without noise.
+    pub(crate) samples: Option<SampleCount>,
     pub(crate) target: Option<TargetRadius>,
     pub(crate) top_k: usize,
+}
+
+/// Refuses parameters that say something about samples, where there are none.
+pub(super) fn refuse_samples(service: &Service, fields: &Fields, names: &[&str]) -> Result<(), Problem> {
+    if service.guarantees.basis.sampling().is_some() {
+        return Ok(());
+    }
+    match names.iter().find(|name| fields.text(name).is_some()) {
+        Some(name) => Err(Problem::bad_request(format!(
+            "parameter `{name}` says nothing without noise, and the gallery has no noise level: an answer is one pass; wanted \
+             no `{name}`"
+        ))),
+        None => Ok(()),
+    }
 }
 
 impl QueryOptions {
     pub(crate) fn new(service: &Service, fields: &Fields, most: u32) -> Result<Self, Problem> {
         let limits = &service.settings.limits;
-        let samples = match fields.number("samples", 1, u64::from(most))? {
-            Some(number) => {
-                SampleCount::new(number).map_err(|error| Problem::bad_request(error.to_string()))?
-            }
-            None => service.settings.samples,
-        };
+        refuse_samples(service, fields, &["samples", "target_radius"])?;
+        let samples =
+            match (service.guarantees.basis.sampling(), fields.number("samples", 1, u64::from(most))?) {
+                (None, _) => None,
+                (Some(_), Some(number)) => {
+                    Some(SampleCount::new(number).map_err(|error| Problem::bad_request(error.to_string()))?)
+                }
+                (Some(sampling), None) => Some(sampling.samples),
+            };
         let top_k = fields.number("top_k", 1, limits.top_k as u64)?.unwrap_or(5);
         Ok(Self { samples, target: fields.parse("target_radius")?, top_k: top_k as usize })
     }
 
     /// Refuses so few samples that no query could be decided.
     fn check_cap(&self, service: &Service) -> Result<(), Problem> {
-        let procedure = service.guarantees.procedure(self.samples, self.target);
+        let Some((sampling, samples)) = service.guarantees.basis.sampling().zip(self.samples) else {
+            return Ok(());
+        };
+        let procedure = sampling.procedure(samples, self.target);
         check_cap(&procedure).map_err(|error| Problem::bad_request(error.to_string()))
+    }
+
+    /// Encoder passes of one picture, at most.
+    fn passes(&self, service: &Service) -> u64 {
+        let pilot = service.guarantees.basis.sampling().map_or(0, |sampling| sampling.pilot.get());
+        // With samples the picture is also embedded without noise.
+        1 + self.samples.map_or(0, |samples| u64::from(samples.get()) + u64::from(pilot))
+    }
+
+    /// What a picture that is here asks of samples, with a seed of its own.
+    fn draws(&self) -> Result<Option<Draws>, Problem> {
+        let Some(samples) = self.samples else { return Ok(None) };
+        let seed = secret_seed().map_err(Problem::internal)?;
+        Ok(Some(Draws { samples, target: self.target, seed }))
     }
 }
 
@@ -69,6 +104,7 @@ impl QueryOptions {
 /// The picture is the body itself, or the part `picture` of a form. With `Accept: text/event-stream` the answer comes as
 /// events: `first` after the pilot, `radius` for every certified radius (they never shrink, and all of them hold together
 /// with probability 1 − alpha; if the samples turn against the label, the answer is an abstention), then `done` with the answer or `error`.
+/// Without noise an answer is one pass, and `done` or `error` is the only event.
 #[utoipa::path(
     post,
     path = "/v1/query",
@@ -97,9 +133,7 @@ pub(crate) async fn query(
     if !streamed {
         options.check_cap(&service)?;
     }
-    // Certifying samples, the pilot, and the picture without noise.
-    let passes = u64::from(options.samples.get()) + u64::from(service.settings.pilot.get()) + 1;
-    slot.promise(passes, service.scheduler.speed())?;
+    slot.promise(options.passes(&service), service.scheduler.speed())?;
     let ticket = Arc::new(service.scheduler.ticket());
     let (limit, request_id) = (service.time_limit(), context.request_id.clone());
     let prepare = move |service: &Service| {
@@ -107,10 +141,8 @@ pub(crate) async fn query(
         Ok::<_, Problem>(QueryRequest {
             picture,
             picture_hash,
-            samples: options.samples,
-            target: options.target,
+            draws: options.draws()?,
             top_k: options.top_k,
-            seed: secret_seed().map_err(Problem::internal)?,
             request_id: context.request_id,
         })
     };

@@ -63,14 +63,15 @@ struct JobStatus {
 }
 
 impl Job {
-    /// A job as it is on the disk; each of its pictures takes a pilot beside the samples, and a pass without noise.
-    pub(super) fn new(id: String, stored: StoredJob, pilot: SampleCount) -> Self {
+    /// A job as it is on the disk; each of its pictures takes a pilot and a pass without noise beside the samples, or that pass alone.
+    pub(super) fn new(id: String, stored: StoredJob, pilot: Option<SampleCount>) -> Self {
         let StoredJob { folder, request, answers, end } = stored;
-        let asked = u64::from(request.samples.get()) + u64::from(pilot.get()) + 1;
-        let passes = |answer: &Answer| {
-            u64::from(answer.samples) + u64::from(answer.pilot) + u64::from(answer.plain.is_some())
-        };
-        let drawn = answers.iter().flatten().map(passes).sum();
+        let asked = passes(request.samples.map(SampleCount::get), pilot.map(SampleCount::get), true);
+        let drawn = answers
+            .iter()
+            .flatten()
+            .map(|answer| passes(answer.samples, answer.pilot, answer.plain.is_some()))
+            .sum();
         let radii = answers.iter().map(|answer| answer.as_ref().and_then(|answer| answer.radius)).collect();
         let (state, error) = match end {
             Some(end) => (end.state, end.error),
@@ -244,4 +245,9 @@ impl Job {
             error: status.error.clone(),
         }
     }
+}
+
+/// Encoder passes of one picture; where samples are drawn, `plain` ones beside them.
+fn passes(samples: Option<u32>, pilot: Option<u32>, plain: bool) -> u64 {
+    samples.map_or(1, |samples| u64::from(samples) + u64::from(pilot.unwrap_or(0)) + u64::from(plain))
 }

@@ -13,7 +13,7 @@ use crate::problem::Problem;
 use crate::query_execution::{QueryProgress, QueryRequest};
 use crate::scheduler::{Prepared, Ticket};
 use crate::service::Service;
-use crate::settings::Guarantees;
+use crate::settings::{Guarantees, Sampling};
 
 /// Longest that a job waits for room on the disk before it is tried again.
 const FULL_DISK: Duration = Duration::from_secs(10);
@@ -67,10 +67,8 @@ impl JobRunner {
             let request = QueryRequest {
                 picture,
                 picture_hash,
-                samples: job.request.samples,
-                target: job.request.target,
+                draws: job.request.draws(),
                 top_k: job.request.top_k,
-                seed: job.request.seed,
                 request_id: job.request.request_id.clone(),
             };
             let mut report = |progress: QueryProgress| match progress {
@@ -89,7 +87,11 @@ impl JobRunner {
     /// it repeats its noise, and so its answer. Against another gallery, or another guarantee, that noise would no longer be
     /// independent of what it is to prove: the name is another, and the noise with it.
     fn noise_identity(&self, job: &Job, index: usize, snapshot: &Snapshot) -> String {
-        let Guarantees { sigma, alpha, retriever, pilot, model, contract, .. } = &self.service.guarantees;
+        let Guarantees { basis, model, contract, .. } = &self.service.guarantees;
+        let Some(Sampling { sigma, alpha, retriever, pilot, .. }) = basis.sampling() else {
+            // Nothing is drawn.
+            return format!("{}-{index}", job.id);
+        };
         let (gallery, engine) = (snapshot.version(), self.service.embedder.report());
         // The mean goes without a name, as it did when there was no other.
         let retriever = match retriever {

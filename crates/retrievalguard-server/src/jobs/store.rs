@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::job::JobState;
 use crate::answer::Answer;
 use crate::problem::Problem;
+use crate::query_execution::Draws;
 
 const REQUEST: &str = "request.json";
 const ENDED: &str = "ended.json";
@@ -40,11 +41,15 @@ const MOST_PICTURES: usize = 1_000_000;
 /// What a job asks, as it is kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct JobRequest {
-    pub(crate) samples: SampleCount,
+    /// None without noise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) samples: Option<SampleCount>,
     pub(crate) target: Option<TargetRadius>,
     pub(crate) top_k: usize,
     pub(crate) pictures: usize,
-    pub(crate) seed: Seed,
+    /// None without noise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seed: Option<Seed>,
     pub(crate) request_id: String,
     /// Seconds since 1970.
     pub(crate) created: u64,
@@ -54,6 +59,14 @@ pub(crate) struct JobRequest {
     /// SHA-256 of each picture as it was sent.
     #[serde(default)]
     pub(crate) picture_hashes: Vec<Digest>,
+}
+
+impl JobRequest {
+    /// What each picture asks of samples; nothing without noise.
+    pub(super) fn draws(&self) -> Option<Draws> {
+        let (samples, seed) = self.samples.zip(self.seed)?;
+        Some(Draws { samples, target: self.target, seed })
+    }
 }
 
 /// How a job ended without all of its answers.
@@ -219,6 +232,9 @@ impl JobFolder {
                 "{REQUEST} names {} pictures, wanted at most {MOST_PICTURES}",
                 request.pictures
             ));
+        }
+        if request.samples.is_some() != request.seed.is_some() {
+            return Err(format!("{REQUEST} has samples or a seed, wanted both or neither"));
         }
         let answers = (0..request.pictures)
             .map(|index| read(&self.path, &answer_name(index)))

@@ -27,7 +27,7 @@ pub(crate) struct JobProgress {
     pub(crate) state: JobState,
     pub(crate) done: usize,
     pub(crate) pictures: usize,
-    /// Encoder passes so far, pilots and pictures without noise included
+    /// Encoder passes so far, pilots and pictures without noise included; without noise one for each picture
     pub(crate) samples_drawn: u64,
     /// Most encoder passes that the job can take
     pub(crate) samples_asked: u64,

@@ -420,10 +420,7 @@ impl StoredGallery {
     /// Largest norm of a stored vector.
     pub fn largest_norm(&self) -> Result<f64, StorageError> {
         match self {
-            Self::Memory(stored) => {
-                let squared = |row| stored.gallery.squared_norm(row);
-                Ok((0..stored.gallery.len()).map(squared).fold(0.0, f64::max).sqrt())
-            }
+            Self::Memory(stored) => Ok(stored.gallery.largest_norm()),
             Self::Shards(gallery) => Ok(gallery.largest_norm()?),
         }
     }

@@ -1,4 +1,4 @@
-//! Both retrievers along a perturbation, and the perturbed picture.
+//! The retrievers along a perturbation, and the perturbed picture. Without noise there is but the plain one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,10 +18,11 @@ use super::norm_of_change;
 use crate::answer::{Item, VerdictWord};
 use crate::api::layers::{Context, PathName, path_name};
 use crate::api::pictures::shown;
+use crate::api::query::refuse_samples;
 use crate::api::stream::run;
 use crate::form::Fields;
 use crate::problem::{ErrorBody, Problem};
-use crate::query_execution::{QueryRequest, milliseconds};
+use crate::query_execution::{Draws, QueryRequest, milliseconds};
 use crate::scheduler::Ticket;
 use crate::search::Searches;
 use crate::secret_seed;
@@ -38,7 +39,7 @@ pub(crate) struct LookParameters {
     /// l2 norm of the perturbation
     #[param(minimum = 0.0, maximum = 1000.0)]
     size: f64,
-    /// Samples behind the smoothed retriever's answer
+    /// Samples behind the smoothed retriever's answer; refused for a gallery without noise
     #[param(minimum = 1)]
     samples: Option<u32>,
 }
@@ -50,6 +51,10 @@ pub(crate) struct PlainLook {
     nearest: Item,
     /// Whether it is another label than at size zero
     changed: bool,
+    /// Whether the label is proved, by a certificate of the perturbed picture itself; null with noise
+    verdict: Option<VerdictWord>,
+    /// The certified radius around the perturbed picture, if it is certified and finite; null with noise
+    radius: Option<f64>,
 }
 
 /// What the smoothed retriever retrieves
@@ -65,7 +70,7 @@ pub(crate) struct SmoothedLook {
     samples: u32,
 }
 
-/// Both retrievers at one size
+/// The retrievers at one size
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Look {
     /// The size that was asked for
@@ -77,17 +82,18 @@ pub(crate) struct Look {
     /// Version of the gallery that was searched
     gallery: String,
     plain: PlainLook,
-    smoothed: SmoothedLook,
+    /// Null without noise
+    smoothed: Option<SmoothedLook>,
     milliseconds: f64,
 }
 
-/// Look at both retrievers
+/// Look at the retrievers
 #[utoipa::path(
     get,
     path = "/v1/perturbations/{id}",
     params(("id" = String, Path, description = "Name of the perturbation"), LookParameters),
     responses(
-        (status = 200, description = "What both retrieve at this size", body = Look),
+        (status = 200, description = "What they retrieve at this size", body = Look),
         (status = 400, description = "A parameter is wrong", body = ErrorBody),
         (status = 404, description = "No such perturbation, or no longer", body = ErrorBody),
         (status = 409, description = "The gallery has but one label", body = ErrorBody),
@@ -109,12 +115,15 @@ pub(crate) async fn look(
     let fields = Fields::of_address(uri.query(), &["size", "samples"])?;
     let size = norm_of_change(&fields, "size")?
         .ok_or_else(|| Problem::bad_request("parameter `size` is missing"))?;
+    refuse_samples(&service, &fields, &["samples"])?;
     let most = u64::from(service.settings.limits.samples);
     let samples = fields.number("samples", 1, most)?.unwrap_or(SAMPLES.min(most));
     let samples = SampleCount::new(samples).map_err(|error| Problem::bad_request(error.to_string()))?;
+    let sampling = service.guarantees.basis.sampling().copied();
     let perturbation = searches.find(&id)?;
     let slot = service.admission.enter(&context.client, service.scheduler.speed())?;
-    let passes = 1 + u64::from(samples.get()) + u64::from(service.settings.pilot.get());
+    let noisy = sampling.map_or(0, |sampling| u64::from(samples.get()) + u64::from(sampling.pilot.get()));
+    let passes = 1 + noisy;
     slot.promise(passes, service.scheduler.speed())?;
     let ticket = Arc::new(service.scheduler.ticket());
     let limit = service.time_limit();
@@ -123,41 +132,56 @@ pub(crate) async fn look(
         let (moved, norm) = perturbation.at(size);
         service.check(&moved)?;
         let moved = Arc::new(moved);
+        let seed = sampling.map(|_| secret_seed()).transpose().map_err(Problem::internal)?;
         let request = QueryRequest {
             picture: Arc::clone(&moved),
             picture_hash: perturbation.picture_hash.clone(),
-            samples,
-            target: None,
+            draws: seed.map(|seed| Draws { samples, target: None, seed }),
             top_k: 1,
-            seed: secret_seed().map_err(Problem::internal)?,
             request_id: context.request_id,
         };
         let answer = service.answer(&request, ticket, Some(&slot), None)?;
-        let plain = match answer.plain {
-            Some(nearest) => nearest,
-            None => among_stored(&service, &moved.pixels, ticket)?,
+        let plain = match (sampling, answer.plain) {
+            (None, _) => None,
+            (Some(_), Some(nearest)) => Some(nearest),
+            (Some(_), None) => Some(among_stored(&service, &moved.pixels, ticket)?),
         };
-        let (label, changed) = (plain.label.clone(), plain.label != perturbation.label);
-        let plain = PlainLook { label, changed, nearest: plain };
+        let plain = plain.map(|nearest| {
+            let (label, changed) = (nearest.label.clone(), nearest.label != perturbation.label);
+            PlainLook { label, changed, nearest, verdict: None, radius: None }
+        });
         let nearest = answer.items.into_iter().next();
         let nearest = nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))?;
+        let changed = |label: &str| label != perturbation.label;
+        let (own, gallery) = (perturbation.label.clone(), answer.hashes.gallery.clone());
+        let (Some(sampling), Some(plain)) = (sampling, plain) else {
+            let plain = PlainLook {
+                changed: changed(&nearest.label),
+                label: nearest.label.clone(),
+                nearest,
+                verdict: Some(answer.verdict),
+                radius: answer.radius,
+            };
+            let milliseconds = milliseconds(started);
+            return Ok(Look { size, norm, label: own, gallery, plain, smoothed: None, milliseconds });
+        };
         // The mean of all samples says more than the pilot; other retrievers have no other word than the pilot's.
-        let label = match service.settings.retriever {
+        let label = match sampling.retriever {
             Retriever::Mean | Retriever::Plain => nearest.label.clone(),
             Retriever::Vote | Retriever::Pairwise => {
                 answer.candidate_label.ok_or_else(|| Problem::conflict("the gallery is empty"))?
             }
         };
         let smoothed = SmoothedLook {
-            changed: label != perturbation.label,
+            changed: changed(&label),
             label,
             nearest,
             verdict: answer.verdict,
             radius: answer.radius,
-            samples: answer.samples,
+            samples: answer.samples.unwrap_or(0),
         };
-        let (label, gallery) = (perturbation.label.clone(), answer.hashes.gallery);
-        Ok(Look { size, norm, label, gallery, plain, smoothed, milliseconds: milliseconds(started) })
+        let (smoothed, milliseconds) = (Some(smoothed), milliseconds(started));
+        Ok(Look { size, norm, label: own, gallery, plain, smoothed, milliseconds })
     };
     Ok(Json(run(&ticket, limit, work).await?))
 }
