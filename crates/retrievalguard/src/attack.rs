@@ -194,7 +194,7 @@ pub struct Attacked {
 impl Attacked {
     /// What was found against the retriever that was certified: the plain one where there is no noise.
     pub fn certified(&self) -> (&[Point], Option<f64>) {
-        if self.smoothed.is_empty() {
+        if self.smoothed.is_empty() && self.smallest_break.is_none() {
             (&self.plain, self.plain_smallest_break)
         } else {
             (&self.smoothed, self.smallest_break)
