@@ -338,7 +338,7 @@ pub(super) fn tell_resumed(report: &CertifyReport) {
 
 /// Why there is no noise.
 pub(super) fn no_noise(gallery: &Path) -> String {
-    format!("gallery `{}` has no noise level", gallery.display())
+    format!("gallery `{}` has no noise level, which --sigma would give", gallery.display())
 }
 
 /// Probability that a certificate is wrong, unless the user says another.

@@ -176,7 +176,7 @@ fn the_noise_level_is_that_of_the_gallery_unless_it_says_none() {
     sandbox.run("import --npy v.npy --labels l.txt --gallery bare").succeeds();
     for command in [certify, query] {
         let line = command.replace("--gallery gallery", "--gallery bare");
-        sandbox.run(&line).fails(2, &["gallery `bare` does not say its noise level, wanted --sigma"]);
+        sandbox.run(&line).fails(2, &["gallery `bare` has no noise level, which --sigma would give"]);
     }
     sandbox
         .run("certify --samples-file s.npy --gallery-file v.npy --gallery-labels l.txt")

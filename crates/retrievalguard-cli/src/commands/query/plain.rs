@@ -59,10 +59,10 @@ pub(super) fn run(arguments: &QueryArgs, stored: &StoredGallery, out: &mut dyn W
     refuse_noise(&why, &given)?;
     if let Some(retriever) = arguments.retriever.filter(|&retriever| retriever != RetrieverArg::Plain) {
         let retriever = Retriever::from(retriever);
-        bail!("the {retriever} retriever answers from noisy copies, and {why}; wanted plain, or --sigma");
+        bail!("the {retriever} retriever answers from noisy copies, and {why}; wanted plain");
     }
     let embedder = arguments.model.open_double(&why)?;
-    let bound = embedder.lipschitz().with_context(|| format!("{why}; wanted such a bound, or --sigma"))?;
+    let bound = embedder.lipschitz().with_context(|| format!("{why}; without one such a bound is wanted"))?;
     let checked = check_gallery(stored, &arguments.gallery.display().to_string(), &embedder, None);
     checked.map_err(|error| with_config_difference(error, &arguments.gallery, &embedder))?;
     let bounded = LipschitzBounded {
