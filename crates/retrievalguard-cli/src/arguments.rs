@@ -92,8 +92,13 @@ impl EngineArgs {
                 );
             }
         }
-        let options = EngineOptions { engine: Some(Engine::Double), ..self.options() };
-        Self::open_with(model, model_config, &options, tell)
+        Self::open_with(model, model_config, &self.double(), tell)
+    }
+
+    /// Double precision, whoever would compute otherwise.
+    pub(crate) fn double(&self) -> EngineOptions {
+        let sessions = Some(self.threads());
+        EngineOptions { engine: Some(Engine::Double), sessions, ..EngineOptions::default() }
     }
 
     /// Opens the model with its config and tells once what a person should know.

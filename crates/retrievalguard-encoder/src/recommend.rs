@@ -2,8 +2,7 @@
 //!
 //! Every picture is embedded without noise and with a few noisy copies, at every `σ` in question; some of them are queries
 //! among all the others. What their copies say is turned into a forecast of certified recall
-//! ([`Forecaster`]). The queries may happen to be easy or hard ones; whether the plain encoder finds a picture's label is known for
-//! all pictures, so queries that it finds and queries that it does not weigh as much as they occur among all. The noise has a stage of its own, so that what is certified afterwards has not been looked at.
+//! ([`Forecaster`]). The noise has a stage of its own, so that what is certified afterwards has not been looked at.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -30,8 +29,6 @@ use crate::work::{Observer, WorkQueue};
 const SMALL_PILOT: u32 = 20;
 /// Copies that the pilot of `half-space` takes.
 const PILOT: u32 = 200;
-/// Most pictures that the plain encoder is asked about: each is compared with all the others.
-const PLAINLY_ASKED: usize = 5_000;
 
 /// Why nothing can be recommended.
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +116,7 @@ pub struct Setting {
     pub sigma: Sigma,
     /// The retriever.
     pub retriever: Retriever,
-    /// Share of the queries that it answers rightly, judged by the copies and weighed as all estimates are.
+    /// Share of the queries that it answers rightly, judged by the copies.
     pub recall: f64,
     /// Forecast of the average certified radius, zero where nothing is certified.
     pub average_radius: f64,
@@ -145,7 +142,7 @@ pub struct Recommendation {
     pub classes: usize,
     /// Pictures that were asked for.
     pub queries: usize,
-    /// Share of all pictures that the encoder without noise answers rightly; of thousands, some of them spread over all.
+    /// Share of the queries that the encoder without noise answers rightly.
     pub plain_recall: f64,
     /// Encoder passes in a second, all threads together.
     pub passes_per_second: f64,
@@ -184,11 +181,7 @@ pub fn recommend(
         made.map_err(RecallError::from)
     };
     let plain = gallery(&|embedded| &embedded.clean)?;
-    let mut all: Vec<usize> = spread(embedded.len(), PLAINLY_ASKED).into_iter().collect();
-    all.sort_unstable();
-    let right = plainly_right(&plain, &all)?;
-    let plain_recall = right.iter().filter(|&&right| right).count() as f64 / right.len().max(1) as f64;
-    let weights = weights(&plainly_right(&plain, &asked)?, plain_recall);
+    let plain_recall = plain_recall(&plain, &asked)?;
     let mut settings = Vec::new();
     for (place, &sigma) in options.sigmas.iter().enumerate() {
         let stored = gallery(&|embedded| &embedded.stored[place])?;
@@ -201,7 +194,7 @@ pub fn recommend(
                 let copies = &embedded[row].1.copies[place];
                 forecasts.push(forecaster.forecast(retriever, copies, &relevance)?);
             }
-            settings.push(setting(options, sigma, retriever, (&forecasts, &weights), speed));
+            settings.push(setting(options, sigma, retriever, &forecasts, speed));
         }
     }
     let (recommended, reason) = choose(&settings, plain_recall, options);
@@ -284,27 +277,15 @@ fn spread(all: usize, wanted: usize) -> HashSet<usize> {
     (0..wanted).map(|number| number * all / wanted.max(1)).collect()
 }
 
-/// Whether the nearest other picture has the label, for each of some pictures.
-fn plainly_right(gallery: &Gallery, asked: &[usize]) -> Result<Vec<bool>, RecallError> {
+/// Share of the queries whose nearest other picture has their label.
+fn plain_recall(gallery: &Gallery, asked: &[usize]) -> Result<f64, RecallError> {
     let own: Vec<[usize; 1]> = asked.iter().map(|&row| [row]).collect();
     let vectors: Vec<f32> = asked.iter().flat_map(|&row| gallery.vector(row)).copied().collect();
     let answers = gallery.nearest(&vectors, 1, |query| &own[query])?;
-    let right = answers.iter().zip(asked).map(|(answer, row)| {
-        answer.first().is_some_and(|nearest| gallery.label(nearest.row) == gallery.label(*row))
+    let right = answers.iter().zip(asked).filter(|(answer, row)| {
+        answer.first().is_some_and(|nearest| gallery.label(nearest.row) == gallery.label(**row))
     });
-    Ok(right.collect())
-}
-
-/// Weights of the queries, 1 in all: those that the plain encoder has right weigh its recall over all pictures together.
-///
-/// Where the queries are all of one kind, each weighs the same.
-fn weights(right: &[bool], plain_recall: f64) -> Vec<f64> {
-    let (count, found) = (right.len(), right.iter().filter(|&&right| right).count());
-    if found == 0 || found == count {
-        return vec![1.0 / count.max(1) as f64; count];
-    }
-    let [right_one, wrong_one] = [plain_recall / found as f64, (1.0 - plain_recall) / (count - found) as f64];
-    right.iter().map(|&right| if right { right_one } else { wrong_one }).collect()
+    Ok(right.count() as f64 / asked.len().max(1) as f64)
 }
 
 /// Radii at which certified recall is shown: the one that matters, or halves and multiples of every noise level.
@@ -322,15 +303,13 @@ fn setting(
     options: &RecommendOptions,
     sigma: Sigma,
     retriever: Retriever,
-    (forecasts, weights): (&[Forecast], &[f64]),
+    forecasts: &[Forecast],
     speed: f64,
 ) -> Setting {
     let count = forecasts.len() as f64;
-    let mean = |value: &dyn Fn(&Forecast) -> f64| {
-        forecasts.iter().zip(weights).map(|(forecast, weight)| weight * value(forecast)).sum::<f64>().max(0.0)
-    };
+    let mean = |value: &dyn Fn(&Forecast) -> f64| forecasts.iter().map(value).sum::<f64>() / count;
     let share = |radius: f64| {
-        let estimate = mean(&|forecast| forecast.certified_at(radius)).min(1.0);
+        let estimate = mean(&|forecast| forecast.certified_at(radius));
         let Share { lower, upper, .. } =
             Share::new((estimate * count).round() as u32, forecasts.len() as u32);
         EstimatedShare { radius, estimate, lower: lower.min(estimate), upper: upper.max(estimate) }
@@ -353,7 +332,7 @@ fn setting(
     Setting {
         sigma,
         retriever,
-        recall: mean(&|forecast| f64::from(u8::from(forecast.right))).min(1.0),
+        recall: mean(&|forecast| f64::from(u8::from(forecast.right))),
         average_radius: mean(&Forecast::average_radius),
         certified: radii(options).into_iter().map(share).collect(),
         passes,
@@ -456,17 +435,6 @@ mod tests {
         let (best, reason) = choose(&settings, 0.99, &options(None));
         assert_eq!(best, 2);
         assert!(reason.contains("no setting keeps"), "{reason}");
-    }
-
-    #[test]
-    fn queries_weigh_as_much_as_their_kind_occurs_among_all_pictures() {
-        // The plain encoder has half of the queries right, and three quarters of all pictures.
-        let found = weights(&[true, false, true, false], 0.75);
-        assert_eq!(found, [0.375, 0.125, 0.375, 0.125]);
-        for right in [vec![true; 4], vec![false; 4]] {
-            assert_eq!(weights(&right, 0.75), [0.25; 4]);
-        }
-        assert!(weights(&[], 0.5).is_empty());
     }
 
     #[test]

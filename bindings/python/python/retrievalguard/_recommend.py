@@ -33,7 +33,7 @@ class Setting(NamedTuple):
     retriever: str
     """``"mean"``, ``"vote"`` or ``"pairwise"``."""
     recall: float
-    """Share of the queries that it answers rightly, judged by the noisy copies and weighed as all estimates are."""
+    """Share of the queries that it answers rightly, judged by the noisy copies."""
     average_radius: float
     """Estimate of the average certified radius, zero where nothing is certified."""
     certified: tuple[EstimatedShare, ...]
@@ -61,7 +61,7 @@ class Recommendation(NamedTuple):
     queries: int
     """Pictures that were asked for."""
     plain_recall: float
-    """Share of all pictures that the encoder without noise answers rightly."""
+    """Share of the queries that the encoder without noise answers rightly."""
     passes_per_second: float
     """Speed of the encoder, all threads together."""
     settings: tuple[Setting, ...]

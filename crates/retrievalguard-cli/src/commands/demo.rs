@@ -20,9 +20,10 @@ use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetOptions, Format, RecordSet, Selected, open,
 };
 use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
-    CertifyOptions, CertifyReport, IndexRequest, LeaveOneOut, certify, index,
+    CertifyOptions, CertifyReport, IndexRequest, LeaveOneOut, certify, index, usual_certificates,
 };
 use retrievalguard_encoder::synthetic::{Part, SyntheticDataset};
 use serde_json::{Value, json};
@@ -42,6 +43,23 @@ const MODEL_CONFIG: &[u8] = include_bytes!("../../demo/encoder.toml");
 
 /// The recipe that it was trained by.
 const RECIPE: &str = include_str!("../../demo/recipe.toml");
+
+/// The encoder with a Lipschitz bound that ships with the program, and its model config.
+const BOUNDED: (&[u8], &[u8]) = (
+    include_bytes!("../../demo/lipschitz/encoder.onnx"),
+    include_bytes!("../../demo/lipschitz/encoder.toml"),
+);
+
+/// Certificates that are shown side by side.
+const COMPARED: [CertificateName; 4] = [
+    CertificateName::Paper,
+    CertificateName::HalfSpace,
+    CertificateName::Pairwise,
+    CertificateName::Lipschitz,
+];
+
+/// Radii at which they are.
+const COMPARED_AT: [f64; 3] = [0.25, 0.5, 0.75];
 
 /// Seed of the synthetic data set whose training part the encoder has seen.
 pub(super) const SYNTHETIC_SEED: u64 = 1;
@@ -90,6 +108,8 @@ struct DemoPaths {
     encoder: PathBuf,
     gallery: PathBuf,
     certificates: PathBuf,
+    /// The same without noise, by another encoder.
+    without_noise: PathBuf,
 }
 
 impl DemoPaths {
@@ -99,6 +119,7 @@ impl DemoPaths {
             encoder: directory.join("encoder.onnx"),
             gallery: directory.join("gallery"),
             certificates: directory.join("certificates"),
+            without_noise: directory.join("without-noise"),
         }
     }
 
@@ -129,27 +150,10 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
         render(&paths, part, arguments.engine.threads())?;
     }
 
-    let gallery = gallery(arguments, &paths, &embedder)?;
+    let gallery = stored_gallery(arguments, &paths, &paths.gallery, Some(arguments.sigma), &embedder)?;
     let all = read(&paths, Part::Queries)?;
     let selected = Selected { chosen: all.spread(arguments.queries.get()), all };
-    let options = CertifyOptions {
-        alpha: arguments.alpha,
-        simultaneous: false,
-        pilot: Some(arguments.pilot),
-        samples: arguments.samples,
-        certificates: CertificateName::SMOOTHED.to_vec(),
-        top_k: 1,
-        mixtures: NonZeroUsize::MIN,
-        target_radius: None,
-        replan_bets: false,
-        seed: Seed::new(0),
-        leave_one_out: LeaveOneOut::Auto,
-        excess: Excess::Refuse,
-        broken: BrokenPictures::Fatal,
-        keep_samples: None,
-        threads: arguments.engine.threads(),
-        batch: arguments.engine.batch,
-    };
+    let options = options(arguments, CertificateName::SMOOTHED.to_vec());
     let name = paths.gallery.display().to_string();
     let request = options.request(Some(arguments.sigma), &selected, &embedder, (&gallery, &name))?;
     print_plan(&request)?;
@@ -165,7 +169,59 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     write_run(&paths.certificates, &report, &inputs, tables)?;
     log_run(&paths.certificates, &request, &report, started)?;
     tell_resumed(&report);
-    show(arguments, &paths, &report, request.queries, out)
+    let bounded = without_noise(arguments, &paths, &selected)?;
+    show(arguments, &paths, (&report, &bounded), request.queries, out)
+}
+
+/// Certifies the same queries by an encoder with a Lipschitz bound: one pass each, no noise and no chance.
+fn without_noise(
+    arguments: &DemoArgs,
+    paths: &DemoPaths,
+    selected: &Selected,
+) -> anyhow::Result<CertifyReport> {
+    let folder = &paths.without_noise;
+    fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
+    let (model, gallery) = (folder.join("encoder.onnx"), folder.join("gallery"));
+    write_encoder(&model, BOUNDED.0, BOUNDED.1)?;
+    let embedder = OnnxEmbedder::open(&model, ModelConfig::for_model(&model)?, &arguments.engine.double())?;
+    let stored = stored_gallery(arguments, paths, &gallery, None, &embedder)?;
+    let options = options(arguments, usual_certificates(None));
+    let name = gallery.display().to_string();
+    let request = options.request(None, selected, &embedder, (&stored, &name))?;
+    let started = Instant::now();
+    let certificates = folder.join("certificates");
+    let progress = Progress::new("certifying without noise");
+    let result = certify(&request, &certificates.join("certify.journal"), &progress);
+    progress.finish();
+    let report = result?;
+    let described = (&*paths.part(Part::Queries), Format::ImageFolder.name(), Boxes::Usual);
+    let places = RunPlaces::new(own_command(), described, &gallery, &model, None)?;
+    let inputs = Inputs::of(places, request.queries, &report);
+    write_run(&certificates, &report, &inputs, Tables { jsonl: true, ..Tables::default() })?;
+    log_run(&certificates, &request, &report, started)?;
+    Ok(report)
+}
+
+/// How the demo certifies.
+fn options(arguments: &DemoArgs, certificates: Vec<CertificateName>) -> CertifyOptions {
+    CertifyOptions {
+        alpha: arguments.alpha,
+        simultaneous: false,
+        pilot: Some(arguments.pilot),
+        samples: arguments.samples,
+        certificates,
+        top_k: 1,
+        mixtures: NonZeroUsize::MIN,
+        target_radius: None,
+        replan_bets: false,
+        seed: Seed::new(0),
+        leave_one_out: LeaveOneOut::Auto,
+        excess: Excess::Refuse,
+        broken: BrokenPictures::Fatal,
+        keep_samples: None,
+        threads: arguments.engine.threads(),
+        batch: arguments.engine.batch,
+    }
 }
 
 /// Only a directory that is new, empty or a demo's own is written to.
@@ -244,6 +300,7 @@ fn description(arguments: &DemoArgs) -> Value {
         "pilot": arguments.pilot,
         "gallery_samples": GALLERY_SAMPLES,
         "encoder": encoder_digest(arguments),
+        "without_noise": { "model": Digest::of_bytes(BOUNDED.0), "contract": Digest::of_bytes(BOUNDED.1) },
     })
 }
 
@@ -280,19 +337,21 @@ fn read(paths: &DemoPaths, part: Part) -> anyhow::Result<RecordSet> {
 }
 
 /// The gallery as it is stored, made first if it is not there.
-fn gallery(
+fn stored_gallery(
     arguments: &DemoArgs,
     paths: &DemoPaths,
+    directory: &Path,
+    sigma: Option<Sigma>,
     embedder: &OnnxEmbedder,
 ) -> anyhow::Result<StoredGallery> {
-    if let Ok(stored) = StoredGallery::open(&paths.gallery) {
+    if let Ok(stored) = StoredGallery::open(directory) {
         return Ok(stored);
     }
     let records = read(paths, Part::Gallery)?;
     let request = IndexRequest {
         records: &records,
         embedder,
-        sigma: Some(arguments.sigma),
+        sigma,
         samples: GALLERY_SAMPLES,
         seed: Seed::new(0),
         metric: Metric::Euclidean,
@@ -304,25 +363,27 @@ fn gallery(
         batch: arguments.engine.batch,
     };
     let progress = Progress::new("indexing");
-    let result = index(&request, &paths.gallery, &progress);
+    let result = index(&request, directory, &progress);
     progress.finish();
     result?;
-    Ok(StoredGallery::open(&paths.gallery)?)
+    Ok(StoredGallery::open(directory)?)
 }
 
 /// The tables, what they mean, where they are and what to try next.
 fn show(
     arguments: &DemoArgs,
     paths: &DemoPaths,
-    report: &CertifyReport,
+    (report, bounded): (&CertifyReport, &CertifyReport),
     queries: &RecordSet,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let guarantee = Guarantee::PerQuery { alpha: arguments.alpha };
-    let summaries = summaries(&report.table, guarantee)?;
-    print_text(&report.table, &summaries, &usual_radii(&report.table), guarantee, out)?;
+    let found = summaries(&report.table, guarantee)?;
+    print_text(&report.table, &found, &usual_radii(&report.table), guarantee, out)?;
     writeln!(out)?;
-    explain(&summaries, report.table.plain_recall(), out)?;
+    explain(&found, report.table.plain_recall(), out)?;
+    writeln!(out)?;
+    compare(arguments, &found, &summaries(&bounded.table, Guarantee::Always)?, out)?;
 
     let shown = |path: &Path| path.display().to_string();
     writeln!(out, "\nwhere it lies")?;
@@ -332,6 +393,7 @@ fn show(
         ("gallery", paths.gallery.clone()),
         ("pictures", paths.pictures.clone()),
         ("encoder and its config", paths.encoder.clone()),
+        ("the same without noise", paths.without_noise.clone()),
     ] {
         writeln!(out, "  {what:<25} {}", shown(&path))?;
     }
@@ -358,6 +420,52 @@ fn show(
     writeln!(
         out,
         "  {program} certify {pictures} {with} --target-radius 0.1 --samples 5000 --every 9 --out {decisions}"
+    )?;
+    Ok(())
+}
+
+/// Smoothing and one pass, side by side.
+fn compare(
+    arguments: &DemoArgs,
+    smoothed: &[(CertificateName, Summary)],
+    bounded: &[(CertificateName, Summary)],
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    writeln!(out, "beside them the same queries without noise, by an encoder with a Lipschitz bound")?;
+    write!(
+        out,
+        "{:<16} {:>7} {:>8} {:>8} {:>10} {:>8}",
+        "certificate", "passes", "alpha", "recall", "certified", "radius"
+    )?;
+    for radius in COMPARED_AT {
+        write!(out, " {:>8}", format!("at {radius}"))?;
+    }
+    writeln!(out)?;
+    for wanted in COMPARED {
+        let Some((name, summary)) = smoothed.iter().chain(bounded).find(|(name, _)| *name == wanted) else {
+            continue;
+        };
+        let (passes, alpha) = match summary.guarantee {
+            Guarantee::Always => (1, "always".to_owned()),
+            Guarantee::PerQuery { alpha } | Guarantee::Simultaneous { alpha } => {
+                (arguments.pilot.get() + arguments.samples.get(), alpha.to_string())
+            }
+        };
+        write!(
+            out,
+            "{name:<16} {passes:>7} {alpha:>8} {:>8.4} {:>10.4} {:>8}",
+            summary.recall.share,
+            summary.certified.share,
+            Radius::Finite(summary.average_finite_radius).to_string()
+        )?;
+        for radius in COMPARED_AT {
+            write!(out, " {:>8.4}", summary.certified_recall(radius).share)?;
+        }
+        writeln!(out)?;
+    }
+    writeln!(
+        out,
+        "at r: share of all queries whose certified radius exceeds r; always: no chance is involved"
     )?;
     Ok(())
 }

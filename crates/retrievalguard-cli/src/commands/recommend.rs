@@ -140,7 +140,7 @@ fn print(found: &Recommendation, arguments: &RecommendArgs, out: &mut dyn Write)
     let Recommendation { pictures, classes, queries, plain_recall, passes_per_second, .. } = found;
     writeln!(
         out,
-        "{queries} queries among {pictures} pictures of {classes} classes; the plain encoder finds the right class for {plain_recall:.3} of all"
+        "{queries} queries among {pictures} pictures of {classes} classes; the plain encoder finds the right class for {plain_recall:.3}"
     )?;
     writeln!(
         out,
