@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 import sys
 import os
 from collections.abc import Sequence as AbstractSequence
@@ -204,7 +203,6 @@ def _in_file(radius: Optional[float], file: tuple[Optional[float], Optional[floa
     return left if left > 0.0 and math.isfinite(left) else None
 
 
-
 class Certificates(AbstractSequence[Certificate]):
     """Certificates of many queries, one row for each query and one or several certificates for each row.
 
@@ -399,7 +397,8 @@ class Certificates(AbstractSequence[Certificate]):
         found = self._columns["plain_retrieved_labels"]
         if not found or any(label is None for label in found):
             return None
-        return sum(map(operator.eq, found, self._columns["labels"])) / len(found)
+        right = [bool(one == other) for one, other in zip(found, self._columns["labels"])]
+        return sum(right) / len(right)
 
     def certified_recall(self, radii: ArrayLike, certificate: Optional[str] = None) -> NDArray[np.float64]:
         """Recall@1(r): the share of all queries whose certified radius exceeds each of the radii.
