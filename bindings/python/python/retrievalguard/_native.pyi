@@ -12,6 +12,7 @@ __all__ = [
     "Noise",
     "Worker",
     "certify",
+    "certify_embeddings",
     "certify_pictures",
     "check_picture",
     "describe_arrays",
