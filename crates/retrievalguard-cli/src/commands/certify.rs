@@ -222,6 +222,11 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
             let embedder = arguments.engine.open(model, arguments.contract.as_deref())?;
             embedder.with_components(components(arguments.non_negative))
         }
+        None if arguments.mixtures.is_some()
+            && !options.certificates.contains(&CertificateName::Lipschitz) =>
+        {
+            bail!("--mixtures is for lipschitz, wanted it among --certificate")
+        }
         None => {
             arguments.refuse_noise(gallery)?;
             arguments.engine.open_double(model, arguments.contract.as_deref(), &no_noise(gallery))?

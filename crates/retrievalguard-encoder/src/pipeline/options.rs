@@ -86,7 +86,9 @@ impl OptionsError {
                 "{target_radius} decides one certificate of half-space, vote and pairwise, wanted one {certificate} of these"
             ),
             Self::OtherCertificates => {
-                format!("{top_k} applies to half-space only, wanted no other {certificate}")
+                format!(
+                    "{top_k} applies to half-space only, or to lipschitz and lipschitz-margin; wanted no other {certificate}"
+                )
             }
             Self::CapTooLow { cap, fewest, target } => format!(
                 "{samples} is {cap}, too few for any query: {target_radius} {target} takes at least {fewest} samples even if all \

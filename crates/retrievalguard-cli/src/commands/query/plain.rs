@@ -62,7 +62,9 @@ pub(super) fn run(arguments: &QueryArgs, stored: &StoredGallery, out: &mut dyn W
         bail!("the {retriever} retriever answers from noisy copies, and {why}; wanted plain");
     }
     let embedder = arguments.model.open_double(&why)?;
-    let bound = embedder.lipschitz().with_context(|| format!("{why}; without one such a bound is wanted"))?;
+    let bound = embedder
+        .lipschitz()
+        .with_context(|| format!("{why}; an encoder without noise needs a Lipschitz bound"))?;
     let checked = check_gallery(stored, &arguments.gallery.display().to_string(), &embedder, None);
     checked.map_err(|error| with_config_difference(error, &arguments.gallery, &embedder))?;
     let bounded = LipschitzBounded {
@@ -148,7 +150,12 @@ fn print(stored: &StoredGallery, found: &Found, out: &mut dyn Write) -> anyhow::
             out,
             "no match: no change of the prepared picture with l2 norm below {radius} brings any item within the distance, always"
         )?,
-        (Some((false, _)), None) => writeln!(out, "no match: the nearest item is at the distance itself")?,
+        (Some((false, _)), None) => {
+            writeln!(
+                out,
+                "no match: the nearest item is beyond the distance by less than rounding can tell"
+            )?;
+        }
         (near, Some(radius)) => writeln!(
             out,
             "label {label}: no change of the prepared picture with l2 norm below {radius} changes it{}, always\n\
@@ -156,9 +163,10 @@ fn print(stored: &StoredGallery, found: &Found, out: &mut dyn Write) -> anyhow::
             if near.is_some() { " or carries it beyond the distance" } else { "" },
             found.bound.constant,
         )?,
-        (_, None) => writeln!(
+        (near, None) => writeln!(
             out,
-            "abstained: two labels are equally near as far as rounding can tell (candidate: {label})"
+            "abstained: two labels are equally near{}, as far as rounding can tell (candidate: {label})",
+            if near.is_some() { ", or the nearest item is at the distance itself" } else { "" }
         )?,
     }
     if let Some((file, radius)) = found.file.zip(found.radius()) {

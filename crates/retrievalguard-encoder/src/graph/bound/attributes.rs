@@ -26,6 +26,14 @@ pub(super) fn text<'g>(node: &'g Node, name: &str, default: &'static str) -> Res
     Ok(typed(node, name, node.text(name))?.unwrap_or(default))
 }
 
+/// Refuses attributes that this version of an operator does not have: an engine may obey them all the same.
+pub(super) fn without(node: &Node, names: &[&str]) -> Result<(), Fault> {
+    match node.attributes.iter().find(|attribute| names.contains(&attribute.name.as_str())) {
+        Some(attribute) => no(format!("its attribute `{}` belongs to another version of it", attribute.name)),
+        None => Ok(()),
+    }
+}
+
 /// A list of lengths, all of them at least `least`.
 pub(super) fn lengths(node: &Node, name: &str, default: &[usize], least: i64) -> Result<Vec<usize>, Fault> {
     let Some(found) = ints(node, name)? else { return Ok(default.to_vec()) };

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use super::attributes::{float, int, ints, text};
+use super::attributes::{float, int, ints, text, without};
 use super::constant::{Constant, Numbers};
 use super::norms::{self, Kernel};
 use super::pointwise::{dynamic, length};
@@ -339,7 +339,10 @@ impl Rule<'_, '_> {
             shape.push(padded as usize);
         }
         let filling = match self.optional_constant(2)? {
-            Some(constant) => constant.reals()?.first().copied().unwrap_or(0.0).abs(),
+            Some(constant) => {
+                without(self.node, &["value"])?;
+                constant.reals()?.first().copied().unwrap_or(0.0).abs()
+            }
             None => float(self.node, "value", 0.0)?.abs(),
         };
         if !filling.is_finite() {
@@ -432,6 +435,7 @@ impl Rule<'_, '_> {
         if self.operators < 10 {
             return no("it is of a version that is not followed");
         }
+        without(self.node, &["starts", "ends", "axes", "steps"])?;
         let (starts, ends) = (self.constant(1)?.wholes()?, self.constant(2)?.wholes()?);
         let axes = match self.optional_constant(3)? {
             Some(axes) => axes.wholes()?.to_vec(),

@@ -1,6 +1,6 @@
 //! Operators that treat every number by itself, or numbers in the same place together.
 
-use super::attributes::float;
+use super::attributes::{float, without};
 use super::layers::{Outcome, Rule};
 use super::upwards::{add, div, mul, root};
 use super::{Fact, Fault, Step, Value, no, shapes};
@@ -36,7 +36,9 @@ impl Rule<'_, '_> {
                 lifted = limit.reals()?.iter().fold(lifted, |most, limit| most.max(limit.abs()));
             }
         }
-        if self.operators < 11 {
+        if self.operators >= 11 {
+            without(self.node, &["min", "max"])?;
+        } else {
             for name in ["min", "max"] {
                 let limit = float(self.node, name, 0.0)?;
                 lifted = lifted.max(if limit.is_finite() { limit.abs() } else { 0.0 });
@@ -91,7 +93,9 @@ impl Rule<'_, '_> {
             }
         }
         let total = if let [value] = values[..] { value.clone() } else { Value::sum(&values, shape.clone()) };
-        let step = Step { factor: 1.0, offset: shift, terms: constants, spread: 1.0 };
+        // Whatever order they are added in, a constant takes part in every rounding behind it.
+        let terms = if constants > 0 { self.inputs.len() - 1 } else { 0 };
+        let step = Step { factor: 1.0, offset: shift, terms, spread: 1.0 };
         Ok(vec![dynamic(total.after(&step, shape))])
     }
 

@@ -417,6 +417,18 @@ fn what_is_not_understood_is_named_and_gets_no_bound() {
         ("c: float[5,1,3,1,1]\nx = Mul(pictures, c)\n", "x` (Mul)", "repeats a value"),
         ("w: float[3,3,1,1]\nx = Conv(pictures, w) strides=2\n", "x` (Conv)", "`strides` has another type"),
         ("w: float[3,3,1,1]\nx = Conv(pictures, w) auto_pad=SAME_UPPER\n", "x` (Conv)", "explicit pads"),
+        // What an evaluation obeys and a bound does not look at would be certified as something else.
+        (
+            "s: int[1] = 0\ne: int[1] = 8\na: int[1] = 2\nx = Slice(pictures, s, e, a) starts=[0] ends=[1] axes=[2]\n",
+            "x` (Slice)",
+            "another version",
+        ),
+        (
+            "p: int[8] = 0,0,1,1,0,0,1,1\nf: float[1] = 0\nx = Pad(pictures, p, f) value=9\n",
+            "x` (Pad)",
+            "another version",
+        ),
+        ("x = Clip(pictures) min=9\n", "x` (Clip)", "another version"),
     ];
     for (lines, node, words) in table {
         let found = reading(&(lines.to_owned() + "embeddings = Flatten(x)\n")).to_string();
@@ -426,6 +438,20 @@ fn what_is_not_understood_is_named_and_gets_no_bound() {
         Model::from_bytes(Path::new("t"), builder::model(17, "embeddings = Flatten(pictures)\n")).unwrap();
     let found = BoundReading::of(&model, &config("normalise")).unwrap().to_string();
     assert!(found.contains("model config") && found.contains("length 1"), "{found}");
+}
+
+#[test]
+fn a_constant_in_a_long_sum_is_charged_for_every_rounding_behind_it() {
+    let error = |inputs: usize| {
+        let branches = vec!["pictures"; inputs].join(", ");
+        let lines =
+            format!("c: float[1,3,1,1] = 1e15,1e15,1e15\nx = Sum(c, {branches})\nembeddings = Flatten(x)\n");
+        match reading(&lines) {
+            BoundReading::Bounded(bound) => bound.double_error.offset,
+            unknown => panic!("{unknown}"),
+        }
+    };
+    assert!(error(8) >= 7.9 * error(1), "{} and {}", error(8), error(1));
 }
 
 /// A network of random layers, its lines and how long its embeddings are.
