@@ -448,7 +448,7 @@ fn a_constant_in_a_long_sum_is_charged_for_every_rounding_behind_it() {
             format!("c: float[1,3,1,1] = 1e15,1e15,1e15\nx = Sum(c, {branches})\nembeddings = Flatten(x)\n");
         match reading(&lines) {
             BoundReading::Bounded(bound) => bound.double_error.offset,
-            unknown => panic!("{unknown}"),
+            unknown @ BoundReading::Unknown { .. } => panic!("{unknown}"),
         }
     };
     assert!(error(8) >= 7.9 * error(1), "{} and {}", error(8), error(1));
