@@ -23,7 +23,8 @@ use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::model_config::ModelConfig;
 use retrievalguard_encoder::pipeline::run_files::{Inputs, RunPlaces, Tables, write_run};
 use retrievalguard_encoder::pipeline::{
-    CertifyOptions, CertifyReport, IndexRequest, LeaveOneOut, certify, index, usual_certificates,
+    CertifyOptions, CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, certify, index,
+    usual_certificates,
 };
 use retrievalguard_encoder::synthetic::{Part, SyntheticDataset};
 use serde_json::{Value, json};
@@ -157,17 +158,8 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
     let name = paths.gallery.display().to_string();
     let request = options.request(Some(arguments.sigma), &selected, &embedder, (&gallery, &name))?;
     print_plan(&request)?;
-    let started = Instant::now();
-    let progress = Progress::new("certifying");
-    let result = certify(&request, &paths.certificates.join("certify.journal"), &progress);
-    progress.finish();
-    let report = result?;
-    let described = (&*paths.part(Part::Queries), Format::ImageFolder.name(), Boxes::Usual);
-    let places = RunPlaces::new(own_command(), described, &paths.gallery, &paths.encoder, None)?;
-    let inputs = Inputs::of(places, request.queries, &report);
-    let tables = Tables { jsonl: true, ..Tables::default() };
-    write_run(&paths.certificates, &report, &inputs, tables)?;
-    log_run(&paths.certificates, &request, &report, started)?;
+    let report =
+        certified(&request, "certifying", (&paths, &paths.gallery, &paths.encoder), &paths.certificates)?;
     tell_resumed(&report);
     let bounded = without_noise(arguments, &paths, &selected)?;
     show(arguments, &paths, (&report, &bounded), request.queries, out)
@@ -188,17 +180,26 @@ fn without_noise(
     let options = options(arguments, usual_certificates(None));
     let name = gallery.display().to_string();
     let request = options.request(None, selected, &embedder, (&stored, &name))?;
+    certified(&request, "certifying without noise", (paths, &gallery, &model), &folder.join("certificates"))
+}
+
+/// Certifies, or goes on with it, and leaves the run in a folder.
+fn certified(
+    request: &CertifyRequest<'_>,
+    word: &'static str,
+    (paths, gallery, model): (&DemoPaths, &Path, &Path),
+    folder: &Path,
+) -> anyhow::Result<CertifyReport> {
     let started = Instant::now();
-    let certificates = folder.join("certificates");
-    let progress = Progress::new("certifying without noise");
-    let result = certify(&request, &certificates.join("certify.journal"), &progress);
+    let progress = Progress::new(word);
+    let result = certify(request, &folder.join("certify.journal"), &progress);
     progress.finish();
     let report = result?;
     let described = (&*paths.part(Part::Queries), Format::ImageFolder.name(), Boxes::Usual);
-    let places = RunPlaces::new(own_command(), described, &gallery, &model, None)?;
+    let places = RunPlaces::new(own_command(), described, gallery, model, None)?;
     let inputs = Inputs::of(places, request.queries, &report);
-    write_run(&certificates, &report, &inputs, Tables { jsonl: true, ..Tables::default() })?;
-    log_run(&certificates, &request, &report, started)?;
+    write_run(folder, &report, &inputs, Tables { jsonl: true, ..Tables::default() })?;
+    log_run(folder, request, &report, started)?;
     Ok(report)
 }
 
