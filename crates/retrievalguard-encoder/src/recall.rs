@@ -5,10 +5,14 @@
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 
-use retrievalguard::gallery::{Gallery, GalleryError, Metric, SearchError};
+use retrievalguard::certificate::{CertificateError, Certifier, RateOptions, RateTest, Verdict};
+use retrievalguard::gallery::{Gallery, GalleryError, Metric, Positives, Relevance, SearchError};
 use retrievalguard::noise::Stage;
-use retrievalguard::{Embedder as _, Excess, Seed, Sigma, Smoother, SmoothingError};
+use retrievalguard::{
+    Alpha, Embedder as _, Excess, SampleCount, Samples, Seed, Sigma, Smoother, SmoothingError, TargetRadius,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::{BrokenPictures, RecordSet};
@@ -36,6 +40,9 @@ pub enum RecallError {
     /// The gallery could not be searched.
     #[error(transparent)]
     Search(#[from] SearchError),
+    /// A picture's copies cannot be counted.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     /// Among pictures of one label every answer is right.
     #[error("all {pictures} pictures have the label `{label}`, wanted at least two labels to tell apart")]
     OneLabel {
@@ -80,6 +87,20 @@ pub struct Recall {
     pub clean: f64,
     /// With the means of `h(x + z)`, for queries and gallery alike.
     pub smoothed: f64,
+    /// Share certified under `pairwise` at the radius that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certified: Option<f64>,
+}
+
+/// A radius at which certified recall is measured, under `pairwise`.
+#[derive(Clone, Copy, Debug)]
+pub struct RecallTarget {
+    /// The radius.
+    pub radius: TargetRadius,
+    /// Probability that one decision is wrong.
+    pub alpha: Alpha,
+    /// Most noisy copies for one decision.
+    pub cap: SampleCount,
 }
 
 /// How smoothed embeddings are estimated.
@@ -95,11 +116,15 @@ pub struct Smoothing {
     pub excess: Excess,
     /// Noisy copies per call of the encoder.
     pub batch: NonZeroUsize,
+    /// Where certified recall is measured, too.
+    pub target: Option<RecallTarget>,
 }
 
 /// Embeds every picture, clean and smoothed, and searches for each among the others.
 ///
-/// The pictures that were left out because they cannot be read come with the result: identity and reason.
+/// The pictures that were left out because they cannot be read come with the result: identity and reason. With a target, each
+/// picture is then certified against the smoothed others, on copies that come after those of the means; they are of the stage
+/// `Measure` like all that is drawn here, so what is chosen by it has to be certified on fresh noise.
 pub fn recall_at_1(
     embedder: &OnnxEmbedder,
     records: &RecordSet,
@@ -137,13 +162,51 @@ pub fn recall_at_1(
     // Pictures that could not be read may have been all of the other labels.
     refuse_one_label(&labels)?;
     let dimension = embedder.dimension();
+    let clean = searchable(clean, dimension, &labels)?;
+    let smoothed = searchable(smoothed, dimension, &labels)?;
+    let certified = smoothing.target.map(|target| {
+        // Rows of the gallery: pictures that cannot be read have none.
+        let unread: HashSet<&str> = skipped.iter().map(|(identity, _)| identity.as_str()).collect();
+        let read: Vec<usize> =
+            (0..records.len()).filter(|&place| !unread.contains(records[place].identity.as_str())).collect();
+        let certifier = Certifier::new(&smoothed, smoothing.sigma, target.alpha);
+        let queue = WorkQueue { pieces: read.len(), before: 0, threads, observer };
+        let reached = queue.collect(|row| {
+            inputs.with(read[row], |_, picture| {
+                is_certified(&certifier, row, target, |range| {
+                    let copies = range.start + smoothing.samples..range.end + smoothing.samples;
+                    smoother.samples(picture, Stage::Measure, copies)
+                })
+            })
+        })?;
+        let reached = reached.iter().filter(|outcome| matches!(outcome, PictureOutcome::Done(true))).count();
+        Ok::<_, RecallError>(reached as f64 / read.len() as f64)
+    });
     let recall = Recall {
         pictures: labels.len(),
         classes: labels.iter().collect::<HashSet<_>>().len(),
-        clean: leave_one_out(clean, dimension, &labels)?,
-        smoothed: leave_one_out(smoothed, dimension, &labels)?,
+        clean: leave_one_out(&clean)?,
+        smoothed: leave_one_out(&smoothed)?,
+        certified: certified.transpose()?,
     };
     Ok((recall, skipped))
+}
+
+/// Whether the label of a gallery's row is certified at a target radius against all other rows.
+fn is_certified(
+    certifier: &Certifier<'_>,
+    row: usize,
+    target: RecallTarget,
+    draw: impl Fn(Range<u32>) -> Result<Samples, SmoothingError>,
+) -> Result<bool, RecallError> {
+    let gallery = certifier.gallery();
+    let relevance = Relevance::new(Positives::Label(gallery.label(row)), vec![row]);
+    let options = RateOptions::deciding(target.radius, target.cap);
+    let mut test = RateTest::pairwise(certifier, &relevance, &options)?;
+    while let Some(range) = test.wants() {
+        test.see(&draw(range)?)?;
+    }
+    Ok(matches!(test.outcome().verdict, Verdict::Certified { .. }))
 }
 
 /// Refuses a recall of 1 that says nothing.
@@ -156,18 +219,21 @@ pub(crate) fn refuse_one_label(labels: &[&str]) -> Result<(), RecallError> {
     }
 }
 
-/// Share of rows whose nearest other row has their label.
-fn leave_one_out(vectors: Vec<f32>, dimension: usize, labels: &[&str]) -> Result<f64, RecallError> {
+/// A gallery whose rows ask for each other.
+fn searchable(vectors: Vec<f32>, dimension: usize, labels: &[&str]) -> Result<Gallery, GalleryError> {
     let identities = (0..labels.len()).map(|row| row.to_string()).collect();
-    let own: Vec<[usize; 1]> = (0..labels.len()).map(|row| [row]).collect();
-    let gallery = Gallery::new(vectors.clone(), dimension, identities, labels, Metric::Euclidean)?;
-    let answers = gallery.nearest(&vectors, 1, |query| &own[query])?;
-    let right = answers
-        .iter()
-        .zip(labels)
-        .filter(|(answer, label)| answer.first().is_some_and(|neighbour| labels[neighbour.row] == **label))
-        .count();
-    Ok(right as f64 / labels.len() as f64)
+    Gallery::new(vectors, dimension, identities, labels, Metric::Euclidean)
+}
+
+/// Share of rows whose nearest other row has their label.
+fn leave_one_out(gallery: &Gallery) -> Result<f64, RecallError> {
+    let rows = gallery.len();
+    let own: Vec<[usize; 1]> = (0..rows).map(|row| [row]).collect();
+    let answers = gallery.nearest(gallery.vectors(), 1, |query| &own[query])?;
+    let right = answers.iter().enumerate().filter(|(row, answer)| {
+        answer.first().is_some_and(|neighbour| gallery.label(neighbour.row) == gallery.label(*row))
+    });
+    Ok(right.count() as f64 / rows as f64)
 }
 
 #[cfg(test)]
@@ -200,7 +266,8 @@ mod tests {
         // Equal pictures, one noisy copy of each: which is nearest to which is the noise's doing alone.
         let (sigma, one) = (Sigma::new(0.5).unwrap(), NonZeroUsize::MIN);
         let measured = |seed: Seed| {
-            let smoothing = Smoothing { sigma, samples: 1, seed, excess: Excess::Refuse, batch: one };
+            let (excess, target) = (Excess::Refuse, None);
+            let smoothing = Smoothing { sigma, samples: 1, seed, excess, batch: one, target };
             let broken = BrokenPictures::Fatal;
             recall_at_1(&embedder, &records, smoothing, broken, one, &Unobserved).unwrap().0.smoothed
         };
@@ -216,7 +283,7 @@ mod tests {
                 let PictureOutcome::Done(row) = row.unwrap() else { panic!("picture {place} is broken") };
                 row
             });
-            leave_one_out(rows.collect(), embedder.dimension(), &labels).unwrap()
+            leave_one_out(&searchable(rows.collect(), embedder.dimension(), &labels).unwrap()).unwrap()
         };
         let seeds: Vec<Seed> = (0..8).map(Seed::new).collect();
         let found: Vec<f64> = seeds.iter().map(|&seed| measured(seed)).collect();
@@ -239,6 +306,6 @@ mod tests {
         let vectors = vec![0.0, 0.0, 0.1, 0.0, 5.0, 0.0, 5.2, 0.0, 5.1, 0.0];
         let labels = ["a", "a", "b", "b", "a"];
         // Rows 0 and 1 find each other; 2 and 3 find row 4, which finds one of them.
-        assert_eq!(leave_one_out(vectors, 2, &labels).unwrap(), 0.4);
+        assert_eq!(leave_one_out(&searchable(vectors, 2, &labels).unwrap()).unwrap(), 0.4);
     }
 }

@@ -16,7 +16,8 @@
 use std::fs;
 use std::path::Path;
 
-use retrievalguard::{Seed, Sigma};
+use retrievalguard::{Alpha, SampleCount, Seed, Sigma, TargetRadius};
+use retrievalguard_encoder::recall::RecallTarget;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -39,6 +40,11 @@ pub use preset::Preset;
 
 /// Noise of the smoothed recall where neither training nor the recipe has any.
 const USUAL_SIGMA: f64 = 0.25;
+
+/// Probability that a decision on a held-out picture is wrong.
+const EVALUATION_ALPHA: f64 = 0.01;
+/// Most noisy copies for such a decision.
+const EVALUATION_CAP: u64 = 200;
 
 /// Everything that decides how an encoder is trained.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -143,6 +149,14 @@ impl Recipe {
         let checked = |sigma| Sigma::new(sigma).expect("a recipe is checked when it is made");
         let training = || self.sigma().unwrap_or_else(|| checked(USUAL_SIGMA));
         self.evaluation.sigma.map_or_else(training, checked)
+    }
+
+    /// Where certified recall is measured with noise, if anywhere.
+    pub(crate) fn evaluation_target(&self) -> Option<RecallTarget> {
+        let checked = "a recipe is checked when it is made";
+        let radius = TargetRadius::new(self.evaluation.radius?).expect(checked);
+        let (alpha, cap) = (Alpha::new(EVALUATION_ALPHA), SampleCount::new(EVALUATION_CAP));
+        Some(RecallTarget { radius, alpha: alpha.expect("between 0 and 1"), cap: cap.expect("above 0") })
     }
 
     /// Learning rate of the backbone in an epoch counted from zero.

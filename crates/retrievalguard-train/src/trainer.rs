@@ -414,6 +414,7 @@ impl Run<'_> {
             epochs: self.position.epoch,
             step: self.position.step,
             sigma: matches!(measured, Measured::Smoothed(_)).then_some(sigma),
+            radius: self.request.recipe.evaluation.radius,
             measured,
             untrained: self.untrained,
         };
@@ -457,6 +458,7 @@ impl Run<'_> {
             seed: recipe.seed(),
             excess: Excess::Refuse,
             batch: self.request.batch,
+            target: recipe.evaluation_target(),
         };
         let stopping = Stopping(self.observer);
         let threads = self.request.threads;

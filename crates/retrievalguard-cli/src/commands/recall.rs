@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use retrievalguard::{SampleCount, Seed, Sigma};
+use retrievalguard::{Alpha, SampleCount, Seed, Sigma, TargetRadius};
 use retrievalguard_encoder::dataset::Role;
-use retrievalguard_encoder::recall::{Smoothing, recall_at_1};
+use retrievalguard_encoder::recall::{RecallTarget, Smoothing, recall_at_1};
 use serde_json::json;
 
 use crate::arguments::{DataArgs, ModelArgs, tell_skipped};
@@ -28,6 +28,16 @@ pub(crate) struct RecallArgs {
     /// Seed of the noise
     #[arg(long, default_value = "0")]
     seed: Seed,
+    /// Also the share of pictures certified at this radius by the pairwise retriever (by the shares of its noisy copies,
+    /// against the others' means; for choosing encoders, while `certify` is for results)
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    radius: Option<TargetRadius>,
+    /// Probability that one of these decisions is wrong
+    #[arg(long, default_value = "0.01", requires = "radius")]
+    alpha: Alpha,
+    /// Most noisy copies for one of these decisions
+    #[arg(long, default_value = "200", requires = "radius")]
+    cap: SampleCount,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -47,6 +57,11 @@ pub(super) fn run(arguments: &RecallArgs, out: &mut dyn Write) -> anyhow::Result
         seed: arguments.seed,
         excess: arguments.model.excess(),
         batch: arguments.model.engine.batch,
+        target: arguments.radius.map(|radius| RecallTarget {
+            radius,
+            alpha: arguments.alpha,
+            cap: arguments.cap,
+        }),
     };
     let progress = Progress::new("embedding");
     let (broken, threads) = (arguments.data.broken(), arguments.model.engine.threads());
@@ -69,6 +84,13 @@ pub(super) fn run(arguments: &RecallArgs, out: &mut dyn Write) -> anyhow::Result
             "recall@1 smoothed  {:.4}  (sigma {}, {samples} noisy copies of each)",
             recall.smoothed, arguments.sigma
         )?;
+        if let (Some(certified), Some(radius)) = (recall.certified, arguments.radius) {
+            writeln!(
+                out,
+                "certified          {certified:.4}  (pairwise, radius {radius}, alpha {})",
+                arguments.alpha
+            )?;
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The range of every number of a recipe.
 
-use retrievalguard::Sigma;
+use retrievalguard::{Sigma, TargetRadius};
 
 use super::{Curve, DistillationPart, LossKind, LossPart, Recipe, RecipeError};
 
@@ -189,6 +189,12 @@ impl Recipe {
         if let Some(sigma) = self.evaluation.sigma {
             let right = Sigma::new(sigma).is_ok();
             wanted(right, "evaluation.sigma", sigma.to_string(), "a number from 0.0001 to 2")?;
+        }
+        if let Some(radius) = self.evaluation.radius {
+            let right = TargetRadius::new(radius).is_ok() && self.network.architecture.normalises();
+            let wish =
+                "a number above 0, with noise: a Lipschitz encoder is measured at five radii of its own";
+            wanted(right, "evaluation.radius", radius.to_string(), wish)?;
         }
         wanted(
             self.evaluation.samples > 0,

@@ -214,4 +214,7 @@ pub struct EvaluationPart {
     /// Noise of the smoothed recall; that of training, or 0.25 if there is none, by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sigma: Option<f64>,
+    /// Radius at which certified recall is measured with noise, under `pairwise`; not measured without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub radius: Option<f64>,
 }

@@ -55,6 +55,9 @@ pub struct EvaluationReport {
     /// Noise of the smoothed recall; none for a Lipschitz encoder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sigma: Option<f64>,
+    /// Radius of the certified recall with noise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub radius: Option<f64>,
     /// What was measured.
     #[serde(flatten)]
     pub measured: Measured,
@@ -68,7 +71,11 @@ impl Measured {
     pub(super) fn numbers(&self) -> Vec<(&'static str, f64)> {
         match self {
             Self::Smoothed(recall) => {
-                vec![("recall_clean", recall.clean), ("recall_smoothed", recall.smoothed)]
+                let certified = recall.certified.map(|certified| ("certified_recall", certified));
+                [("recall_clean", recall.clean), ("recall_smoothed", recall.smoothed)]
+                    .into_iter()
+                    .chain(certified)
+                    .collect()
             }
             Self::Certified(found) => vec![
                 ("recall_clean", found.recall),
@@ -85,15 +92,19 @@ const HALF: usize = 2;
 impl fmt::Display for EvaluationReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.measured {
-            Measured::Smoothed(recall) => write!(
-                formatter,
-                "held-out Recall@1 {:.4} clean, {:.4} smoothed with sigma {}, on {} pictures of {} classes",
-                recall.clean,
-                recall.smoothed,
-                self.sigma.unwrap_or_default(),
-                recall.pictures,
-                recall.classes
-            )?,
+            Measured::Smoothed(recall) => {
+                write!(
+                    formatter,
+                    "held-out Recall@1 {:.4} clean, {:.4} smoothed with sigma {}",
+                    recall.clean,
+                    recall.smoothed,
+                    self.sigma.unwrap_or_default(),
+                )?;
+                if let (Some(certified), Some(radius)) = (recall.certified, self.radius) {
+                    write!(formatter, ", {certified:.4} certified at {radius}")?;
+                }
+                write!(formatter, ", on {} pictures of {} classes", recall.pictures, recall.classes)?;
+            }
             Measured::Certified(found) => write!(
                 formatter,
                 "held-out Recall@1 {:.4}, average certified radius {:.4}, certified recall {:.4} at {}, on {} pictures of {} classes",
