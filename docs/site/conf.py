@@ -4,6 +4,7 @@ The pages are plain Markdown that reads as well without the site. What only the 
 """
 
 import pathlib
+import subprocess
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -15,8 +16,11 @@ html_title = f"RetrievalGuard {version}"
 
 extensions = ["myst_parser"]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/*.md", "benchmarks/**.md", "bindings/python/*.md", "crates/**.md", "experiments/**.md"]
-exclude_patterns = ["target", ".git", "retrievalguard-demo", "**/tests"]
+# The pages that scripts/check_docs.py checks: those that git knows or would add.
+include_patterns = subprocess.run(
+    ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+).stdout.split()
+exclude_patterns = ["target", ".git"]
 
 # Headings have the anchors that they have on code hosts, so that one link serves both.
 myst_heading_anchors = 4
