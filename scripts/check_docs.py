@@ -1,5 +1,7 @@
-"""Checks the documents: links to files exist, and every `Paper:` tag of the code stands in docs/paper-map.md."""
+"""Checks the documents: links to files and headings exist, and every `Paper:` tag of the code stands in docs/paper-map.md."""
 
+import functools
+import itertools
 import pathlib
 import re
 import subprocess
@@ -18,14 +20,34 @@ def tracked(pattern):
     return [ROOT / name for name in listing if name and (ROOT / name).exists()]
 
 
+def prose(page):
+    """The text of a page without its blocks of code."""
+    return re.sub(r"^( *)```.*?^\1```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+
+
+@functools.cache
+def anchors(page):
+    """The anchors of a page's headings, as code hosts and the site make them."""
+    found = set()
+    for heading in re.findall(r"^#{1,6} +(.*?) *$", prose(page), flags=re.M):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        again = next(number for number in itertools.count() if f"{anchor}-{number}" not in found and (number or anchor not in found))
+        found.add(f"{anchor}-{again}" if again else anchor)
+    return found
+
+
 def broken_links():
     for page in tracked("*.md"):
-        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
-        for target in re.findall(r"\]\(([^)\s]+)\)", text):
-            if re.match(r"[a-z]+:", target) or target.startswith("#"):
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+            if re.match(r"[a-z]+:", target):
                 continue
-            if not (page.parent / target.split("#")[0]).exists():
+            name, _, anchor = target.partition("#")
+            there = page.parent / name if name else page
+            if not there.exists():
                 yield f"{page.relative_to(ROOT)}: the link to `{target}` leads nowhere"
+            elif anchor and there.suffix == ".md" and anchor not in anchors(there):
+                yield f"{page.relative_to(ROOT)}: the link to `{target}` names no heading of that page"
 
 
 def unmapped_tags():

@@ -24,7 +24,7 @@ fn torch(test: &str) -> Option<PathBuf> {
 }
 
 /// What stands between the fences of a language.
-fn blocks(text: &str, language: &str) -> Vec<String> {
+pub(crate) fn blocks(text: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     let parts = text.split(&fence).skip(1);
     parts.map(|part| part.split("```").next().unwrap_or_default().to_owned()).collect()

@@ -38,6 +38,7 @@ mod serve_disks;
 mod serve_doors;
 #[cfg(feature = "train")]
 mod train;
+mod tutorial;
 mod views;
 mod without_noise;
 mod workers;
