@@ -35,7 +35,7 @@ pub(crate) struct Addition {
     /// Of the same views without noise, where the gallery keeps them beside the others.
     pub(crate) plain: Option<Vec<f32>>,
     /// How that was done; a gallery that was replaced meanwhile may want it otherwise.
-    pub(crate) recipe: Recipe,
+    pub(crate) recipe: Arc<Recipe>,
     /// As it was sent.
     pub(crate) picture: Vec<u8>,
     /// Extension of its file.

@@ -291,7 +291,7 @@ impl Service {
             PictureFormat::WebP => "webp",
         });
         let (identity, label, picture) = (identity.to_owned(), label.to_owned(), bytes.to_vec());
-        let recipe = snapshot.recipe().clone();
+        let recipe = Arc::clone(snapshot.recipe());
         self.gallery.add(Addition { identity, label, vector, plain, recipe, picture, format })
     }
 

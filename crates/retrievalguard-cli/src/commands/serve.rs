@@ -15,9 +15,11 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, SampleCount, Sigma};
 use retrievalguard_encoder::engine::{OnnxEmbedder, OnnxGradients};
 use retrievalguard_encoder::pipeline::{default_pilot, noise_of};
-use retrievalguard_server::{
-    Limits, OpenError, Reloader, Sampling, Serving, Settings, SharedGradients, Stop, Tokens,
-};
+use retrievalguard_server::{Limits, OpenError, Sampling, Serving, Settings, SharedGradients, Tokens};
+#[cfg(unix)]
+use retrievalguard_server::{Reloader, Stop};
+#[cfg(unix)]
+use signal_hook::iterator::Signals;
 
 use super::certify::{no_noise, usual_alpha, usual_samples, with_config_difference};
 use crate::arguments::{ModelArgs, RetrieverArg, components, refuse_noise, up_to};
@@ -26,7 +28,8 @@ use crate::service_manager;
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
-    after_help = "Example: retrievalguard serve --gallery products.gallery --model encoder.onnx, then open the address it prints"
+    after_help = "Example: retrievalguard serve --gallery products.gallery --model encoder.onnx, then open the address it prints\n\n\
+                  SIGHUP opens the gallery again, SIGTERM ends the service in an orderly way."
 )]
 pub(crate) struct ServeArgs {
     /// Gallery to search in and to change, as written by `retrievalguard index`
@@ -127,6 +130,9 @@ enum LogFormat {
 }
 
 pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    // From here on a hangup ends nothing: it waits until there is a gallery to reload.
+    #[cfg(unix)]
+    let hangups = Signals::new([signal_hook::consts::SIGHUP])?;
     let (gallery, model) = (&arguments.gallery, &arguments.model);
     let sigma = noise_of(arguments.sigma, &GalleryDirectory::read_manifest(gallery)?.provenance);
     let usual = Limits::default();
@@ -184,7 +190,8 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
         OpenError::Mismatch(error) => with_config_difference(error, gallery, &embedder),
         other => other.into(),
     })?;
-    hear_signals(serving.stop(), serving.reloader())?;
+    #[cfg(unix)]
+    hear_signals(serving.stop(), serving.reloader(), hangups)?;
     // Programs that start the service read where it is; nothing else goes to standard output.
     writeln!(out, "http://{}", serving.address()?)?;
     out.flush()?;
@@ -259,12 +266,11 @@ fn start_log(format: LogFormat) {
     }
 }
 
-/// The first signal ends the service in an orderly way, the second at once; SIGHUP reloads the gallery.
+/// The first signal ends the service in an orderly way, the second at once; hangups reload the gallery.
 #[cfg(unix)]
-fn hear_signals(stop: Stop, reloader: Reloader) -> anyhow::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+fn hear_signals(stop: Stop, reloader: Reloader, mut hangups: Signals) -> anyhow::Result<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
 
-    let mut hangups = signal_hook::iterator::Signals::new([SIGHUP])?;
     // A thread of its own: a long reload must not keep the service from ending.
     std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
         for _ in hangups.forever() {
@@ -278,7 +284,7 @@ fn hear_signals(stop: Stop, reloader: Reloader) -> anyhow::Result<()> {
             service_manager::ready(&status);
         }
     })?;
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut signals = signals.forever();
         if signals.next().is_some() {
@@ -289,11 +295,6 @@ fn hear_signals(stop: Stop, reloader: Reloader) -> anyhow::Result<()> {
             std::process::exit(128 + signal);
         }
     })?;
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn hear_signals(_stop: Stop, _reloader: Reloader) -> anyhow::Result<()> {
     Ok(())
 }
 

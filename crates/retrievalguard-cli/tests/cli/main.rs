@@ -39,6 +39,8 @@ mod serve_disks;
 mod serve_doors;
 #[cfg(unix)]
 mod serve_reload;
+#[cfg(unix)]
+mod serve_reload_writes;
 #[cfg(feature = "train")]
 mod train;
 mod views;

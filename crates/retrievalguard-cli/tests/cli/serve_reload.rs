@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
 
 use retrievalguard::storage::live::LiveGallery;
@@ -15,44 +15,44 @@ use serde_json::{Value, json};
 use crate::sandbox::{ENCODER, PICTURES, Sandbox};
 use crate::serve_client::{Reply, Service, agent, form, reply};
 
-const MODEL: &str = "--model model/convolutional.onnx --engine rten --port 0";
+pub(crate) const MODEL: &str = "--model model/convolutional.onnx --engine rten --port 0";
 
-fn picture(sandbox: &Sandbox) -> Vec<u8> {
+pub(crate) fn picture(sandbox: &Sandbox) -> Vec<u8> {
     sandbox.bytes("pictures/class-1/3.png")
 }
 
 /// Serves `served`, a link to `gallery`.
-fn serve_link(sandbox: &Sandbox, flags: &str) -> Service {
+pub(crate) fn serve_link(sandbox: &Sandbox, flags: &str) -> Service {
     lead(sandbox, "gallery");
     Service::start_line(sandbox, &format!("serve --gallery served {MODEL} {flags}"))
 }
 
 /// Lets the link `served` lead to another gallery, in one step.
-fn lead(sandbox: &Sandbox, gallery: &str) {
+pub(crate) fn lead(sandbox: &Sandbox, gallery: &str) {
     let aside = sandbox.path("aside");
     std::os::unix::fs::symlink(sandbox.path(gallery), &aside).unwrap();
     fs::rename(aside, sandbox.path("served")).unwrap();
 }
 
-fn index(sandbox: &Sandbox, gallery: &str, flags: &str) {
+pub(crate) fn index(sandbox: &Sandbox, gallery: &str, flags: &str) {
     sandbox.run(&format!("index pictures --gallery {gallery} {ENCODER} {flags}")).succeeds();
 }
 
-fn version(sandbox: &Sandbox, gallery: &str) -> String {
+pub(crate) fn version(sandbox: &Sandbox, gallery: &str) -> String {
     GalleryDirectory::read(&sandbox.path(gallery)).unwrap().version().to_string()
 }
 
-fn served(service: &Service) -> String {
+pub(crate) fn served(service: &Service) -> String {
     service.get("/v1/about").expect(200)["gallery"]["version"].as_str().unwrap().to_owned()
 }
 
-fn reload(service: &Service) -> Reply {
+pub(crate) fn reload(service: &Service) -> Reply {
     service.post("/v1/reload", b"")
 }
 
 /// The reload is refused with these words, and everything is as before.
 #[track_caller]
-fn stays(service: &Service, words: &[&str]) {
+pub(crate) fn stays(service: &Service, words: &[&str]) {
     let before = served(service);
     let refused = reload(service).expect(409);
     assert_eq!(refused["error"]["code"], "not_reloaded", "{refused}");
@@ -68,12 +68,12 @@ fn signal(service: &Service, name: &str) {
     assert!(status.success());
 }
 
-fn add(service: &Service, identity: &str, label: &str, picture: &[u8]) -> Reply {
+pub(crate) fn add(service: &Service, identity: &str, label: &str, picture: &[u8]) -> Reply {
     let (kind, body) = form(&[("label", label), ("identity", identity)], &[picture]);
     service.post_as("/v1/items", &kind, &body)
 }
 
-fn copy(sandbox: &Sandbox, from: &str, to: &str) {
+pub(crate) fn copy(sandbox: &Sandbox, from: &str, to: &str) {
     let (from, to) = (sandbox.path(from), sandbox.path(to));
     fs::create_dir_all(&to).unwrap();
     for name in ["manifest.json", "vectors.npy", "plain.npy", "items.jsonl"] {
@@ -222,114 +222,6 @@ fn a_gallery_that_does_not_fit_is_refused_by_name_and_the_old_one_stays() {
     // The log names each of them.
     let log = sandbox.text("log.jsonl");
     assert_eq!(log.lines().filter(|line| line.contains("\"outcome\":\"refused\"")).count(), 13, "{log}");
-}
-
-#[test]
-fn acknowledged_writes_are_in_the_gallery_after_a_reload_or_it_is_refused() {
-    let sandbox = Sandbox::indexed();
-    let all = GalleryDirectory::read(&sandbox.path("gallery")).unwrap();
-    let name = |part: &str| {
-        (0..PICTURES)
-            .map(|row| all.gallery.identity(row).to_owned())
-            .find(|name| name.contains(part))
-            .unwrap()
-    };
-    let (added, removed) = (name("class-1/3"), name("class-2/0"));
-    copy(&sandbox, "gallery", "complete");
-    let picture = picture(&sandbox);
-    fs::remove_file(sandbox.path("pictures/class-1/3.png")).unwrap();
-    fs::remove_dir_all(sandbox.path("gallery")).unwrap();
-    index(&sandbox, "gallery", "");
-    copy(&sandbox, "gallery", "without");
-    let service = serve_link(&sandbox, "");
-    add(&service, &added, "class-1", &picture).expect(201);
-    lead(&sandbox, "without");
-    stays(&service, &[&added, "which was added"]);
-    // Another seed gives another vector: not the item that was acknowledged.
-    sandbox.write("pictures/class-1/3.png", &picture);
-    index(&sandbox, "seed", "--seed 1");
-    lead(&sandbox, "seed");
-    stays(&service, &[&added, "another vector"]);
-    // Made anew with the picture in it, as `index` gives it the vector that the service gave it.
-    lead(&sandbox, "complete");
-    assert_eq!(reload(&service).expect(200)["gallery"], json!(version(&sandbox, "complete")));
-    let encoded = added.replace('/', "%2F");
-    assert_eq!(service.get(&format!("/v1/items/{encoded}")).expect(200)["added"], false);
-
-    // What was removed stays removed.
-    service.delete(&format!("/v1/items/{}", removed.replace('/', "%2F"))).expect(200);
-    copy(&sandbox, "complete", "again");
-    lead(&sandbox, "again");
-    stays(&service, &[&removed, "which was removed"]);
-    // The writes are where they were made, for whoever opens that gallery next.
-    drop(service);
-    let stored = GalleryDirectory::read(&sandbox.path("complete")).unwrap();
-    assert_eq!((stored.writes(), stored.gallery.rows_of(&removed).len()), (1, 0));
-    assert_eq!(GalleryDirectory::read(&sandbox.path("gallery")).unwrap().gallery.rows_of(&added).len(), 1);
-}
-
-#[test]
-fn writes_during_reloads_of_the_same_gallery_are_all_there_and_one_that_lacks_them_is_never_taken() {
-    const WRITERS: usize = 3;
-    const WRITES: usize = 12;
-    let sandbox = Sandbox::indexed();
-    copy(&sandbox, "gallery", "without");
-    let service = serve_link(&sandbox, "");
-    let (picture, next) = (picture(&sandbox), AtomicUsize::new(0));
-    let statuses = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..WRITERS {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::SeqCst);
-                    if number >= WRITES {
-                        return;
-                    }
-                    let status = add(&service, &format!("new-{number}"), "class-1", &picture).status;
-                    statuses.lock().unwrap().push(status);
-                }
-            });
-        }
-        service.wait_for("the first write", |_| !statuses.lock().unwrap().is_empty());
-        while next.load(Ordering::SeqCst) < WRITES {
-            lead(&sandbox, "without");
-            assert_eq!(reload(&service).status, 409);
-            lead(&sandbox, "gallery");
-            assert_eq!(reload(&service).expect(200)["changed"], false);
-        }
-    });
-    assert_eq!(statuses.into_inner().unwrap(), [201; WRITES]);
-    let found = |gallery: &str| {
-        let stored = GalleryDirectory::read(&sandbox.path(gallery)).unwrap().gallery;
-        (0..WRITES).filter(|number| stored.rows_of(&format!("new-{number}")).len() == 1).count()
-    };
-    assert_eq!((found("gallery"), found("without")), (WRITES, 0));
-    assert_eq!(service.get("/v1/items").expect(200)["total"], PICTURES + WRITES);
-}
-
-#[test]
-fn a_gallery_that_takes_the_place_of_the_directory_gets_no_write_before_the_reload() {
-    let sandbox = Sandbox::indexed();
-    index(&sandbox, "other", "--seed 1");
-    let service = Service::start_line(&sandbox, &format!("serve --gallery gallery {MODEL} --jobs jobs"));
-    let (picture, other) = (picture(&sandbox), version(&sandbox, "other"));
-    // In place it cannot be replaced while it is served for writing.
-    let line = format!("index pictures --gallery gallery {ENCODER} --seed 2");
-    sandbox.run(&line).fails(1, &["writes.journal", "in use"]);
-    fs::rename(sandbox.path("gallery"), sandbox.path("old")).unwrap();
-    fs::rename(sandbox.path("other"), sandbox.path("gallery")).unwrap();
-    let refused = add(&service, "lost", "class-1", &picture);
-    assert!(refused.header("retry-after").is_some());
-    assert_eq!(refused.expect(503)["error"]["code"], "gallery_replaced");
-    assert!(!sandbox.path("gallery/pictures").exists());
-    service.post("/v1/query?samples=50", &picture).expect(200);
-    assert_eq!(reload(&service).expect(200)["gallery"], json!(other));
-    let added = add(&service, "kept", "class-1", &picture).expect(201);
-    assert_eq!(added["gallery"], json!(served(&service)));
-    drop(service);
-    let stored = |gallery: &str| GalleryDirectory::read(&sandbox.path(gallery)).unwrap();
-    assert_eq!((stored("gallery").gallery.rows_of("kept").len(), stored("old").writes()), (1, 0));
-    assert_eq!(fs::read_dir(sandbox.path("gallery/pictures")).unwrap().count(), 1);
 }
 
 #[test]

@@ -218,3 +218,6 @@ fn refused(error: &Unfit) -> Problem {
     }
     Problem::not_reloaded(&causes.join(": "))
 }
+
+#[cfg(test)]
+mod tests;

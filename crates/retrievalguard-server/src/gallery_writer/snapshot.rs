@@ -11,7 +11,7 @@ use retrievalguard::storage::manifest::Provenance;
 pub(crate) struct Snapshot {
     stored: Arc<live::Snapshot>,
     provenance: Provenance,
-    recipe: Recipe,
+    recipe: Arc<Recipe>,
     version: String,
 }
 
@@ -28,7 +28,7 @@ impl Snapshot {
         let provenance = stored.provenance();
         // Which pictures there are, and what embedded them, is no part of it.
         let made = Provenance { data_set: None, engine: None, ..provenance.clone() };
-        let recipe = Recipe { made, plain: stored.gallery().plain().is_some() };
+        let recipe = Arc::new(Recipe { made, plain: stored.gallery().plain().is_some() });
         Self { provenance, recipe, version: stored.version().to_string(), stored }
     }
 
@@ -38,7 +38,7 @@ impl Snapshot {
     }
 
     /// How an added picture is embedded.
-    pub(crate) fn recipe(&self) -> &Recipe {
+    pub(crate) fn recipe(&self) -> &Arc<Recipe> {
         &self.recipe
     }
 
