@@ -16,6 +16,7 @@ mod explain;
 mod export;
 mod import;
 mod index;
+mod man;
 mod merge;
 #[cfg(any(test, not(feature = "train")))]
 mod not_built;
@@ -93,6 +94,42 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
+    /// Write the manual: a page for every command
+    Man(man::ManArgs),
+}
+
+impl Command {
+    /// As it is called on the command line.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Demo(_) => "demo",
+            Self::Draw(_) => "draw",
+            Self::Index(_) => "index",
+            Self::Certify(_) => "certify",
+            Self::Worker(_) => "worker",
+            Self::Merge(_) => "merge",
+            Self::Query(_) => "query",
+            Self::Serve(_) => "serve",
+            Self::Openapi(_) => "openapi",
+            Self::Recall(_) => "recall",
+            Self::Recommend(_) => "recommend",
+            Self::Evaluate(_) => "evaluate",
+            Self::Explain(_) => "explain",
+            Self::Experiment(_) => "experiment",
+            Self::Report(_) => "report",
+            Self::Attack(_) => "attack",
+            Self::Import(_) => "import",
+            Self::Export(_) => "export",
+            Self::Repair(_) => "repair",
+            Self::Upgrade(_) => "upgrade",
+            Self::CheckModel(_) => "check-model",
+            Self::CopyEncoder(_) => "copy-encoder",
+            Self::Train(_) => "train",
+            Self::Doctor(_) => "doctor",
+            Self::Completions(_) => "completions",
+            Self::Man(_) => "man",
+        }
+    }
 }
 
 /// Runs a command; data goes to `out`, words for people to standard error.
@@ -126,6 +163,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Train(_) => Err(not_built::NotBuilt("`retrievalguard train`").into()),
         Command::Doctor(arguments) => doctor::run(arguments, out),
         Command::Completions(arguments) => completions::run(arguments, out),
+        Command::Man(arguments) => man::run(arguments, out),
     }
 }
 

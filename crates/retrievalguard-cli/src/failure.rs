@@ -24,6 +24,7 @@ use retrievalguard_server::OpenError;
 use retrievalguard_worker::WorkerError;
 
 use crate::commands::attack::AttackFailed;
+use crate::progress;
 
 /// Bad input: 2. Work that failed though the input was good: 1.
 fn status(error: &anyhow::Error) -> u8 {
@@ -174,30 +175,25 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     }) {
+        progress::succeeded();
         return ExitCode::SUCCESS;
     }
-    let mut message = String::from("error: ");
-    let mut previous = String::new();
-    for (depth, cause) in error.chain().enumerate() {
-        let text = cause.to_string();
-        // Transparent wrappers repeat what they wrap.
-        if text == previous {
-            continue;
-        }
-        if depth > 0 {
-            message.push_str("\n  because: ");
-        }
-        message.push_str(&text);
-        previous = text;
+    let mut causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+    // Transparent wrappers repeat what they wrap.
+    causes.dedup();
+    let (status, hint) = (status(error), hint(error));
+    if progress::failed(status, &causes, hint) {
+        return ExitCode::from(status);
     }
-    if let Some(hint) = hint(error) {
+    let mut message = format!("error: {}", causes.join("\n  because: "));
+    if let Some(hint) = hint {
         message.push_str("\nhint: ");
         message.push_str(hint);
     }
     message.push('\n');
     // With nowhere left to write, the exit status still tells.
     let _ = io::stderr().write_all(message.as_bytes());
-    ExitCode::from(status(error))
+    ExitCode::from(status)
 }
 
 fn hint(error: &anyhow::Error) -> Option<&'static str> {

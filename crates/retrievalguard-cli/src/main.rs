@@ -5,6 +5,7 @@ mod commands;
 mod configuration;
 mod failure;
 mod progress;
+mod service_manager;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -22,6 +23,9 @@ struct Invocation {
     /// TOML file with flags: `sigma = 0.25`, or a table per command
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<std::path::PathBuf>,
+    /// How work shows itself on standard error: a bar or lines, JSON for programs, or not at all
+    #[arg(long, global = true, value_enum, value_name = "HOW", default_value = "auto")]
+    progress: progress::Style,
     #[command(subcommand)]
     command: Command,
 }
@@ -37,10 +41,14 @@ fn main() -> ExitCode {
         Ok(invocation) => invocation,
         Err(error) => error.exit(),
     };
+    progress::begin(invocation.progress, invocation.command.name());
     let mut out = failure::StandardOutput(std::io::stdout().lock());
     let result = commands::run(&invocation.command, &mut out).and_then(|()| Ok(out.flush()?));
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            progress::succeeded();
+            ExitCode::SUCCESS
+        }
         Err(error) => failure::report(&error),
     }
 }

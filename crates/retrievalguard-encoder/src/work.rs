@@ -11,6 +11,9 @@ pub trait Observer: Sync {
     /// `done` of `total` pieces are done, and on disk where the run keeps them there.
     fn advanced(&self, done: usize, total: usize);
 
+    /// A query was answered, by this run or by the one that it continues: whether any of its certificates holds.
+    fn judged(&self, _certified: bool) {}
+
     /// Whether to stop after the current pieces.
     fn stop(&self) -> bool {
         false

@@ -10,6 +10,7 @@ mod perturbations;
 mod pictures;
 mod query;
 mod refusals;
+mod reload;
 mod stream;
 mod system;
 mod visible;
@@ -73,6 +74,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(items::show, items::remove))
         .routes(routes!(pictures::picture))
         .routes(routes!(items::labels))
+        .routes(routes!(reload::reload))
         .routes(routes!(jobs::list, jobs::accept))
         .routes(routes!(jobs::show, jobs::end))
         .routes(routes!(jobs::events))

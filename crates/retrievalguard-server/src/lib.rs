@@ -37,7 +37,7 @@ use retrievalguard_encoder::pipeline::PipelineError;
 pub use access::{Role, TokenError, Tokens};
 pub use api::document;
 pub use search::SharedGradients;
-pub use serving::{Serving, Stop};
+pub use serving::{ReloadError, Reloader, Serving, Stop};
 pub use settings::{LimitError, Limits, Sampling, Settings};
 
 /// Why a service cannot start.

@@ -27,6 +27,7 @@ pub(crate) struct Metrics {
     batches: Counter,
     shared_batches: Counter,
     turned_away: Counter,
+    reloads: Family<Labels, Counter>,
     backlog: Gauge,
     inside: Gauge,
     items: Gauge,
@@ -83,6 +84,8 @@ impl Metrics {
             "Connections of clients that had too many",
             turned_away.clone(),
         );
+        let reloads = Family::<Labels, Counter>::default();
+        registry.register("gallery_reloads", "Reloads of the gallery by outcome", reloads.clone());
         let [backlog, inside, items, jobs] = [(); 4].map(|()| Gauge::default());
         registry.register("encoder_backlog", "Passes that wait for the encoder", backlog.clone());
         registry.register("requests_inside", "Requests that are being answered", inside.clone());
@@ -99,6 +102,7 @@ impl Metrics {
             batches,
             shared_batches,
             turned_away,
+            reloads,
             backlog,
             inside,
             items,
@@ -116,6 +120,11 @@ impl Metrics {
     /// A client had too many connections.
     pub(crate) fn turned_away(&self) {
         self.turned_away.inc();
+    }
+
+    /// A reload came to an end.
+    pub(crate) fn reload(&self, outcome: &str) {
+        self.reloads.get_or_create(&vec![("outcome", outcome.to_owned())]).inc();
     }
 
     pub(crate) fn answer(&self, answer: &Answer) {

@@ -100,11 +100,30 @@ impl Problem {
     pub(crate) fn not_stored(error: &StorageError) -> Self {
         match error {
             StorageError::Write(error) => Self::not_written(error),
+            StorageError::Replaced { .. } => {
+                tracing::error!(cause = %error, "the gallery cannot be written to");
+                let message = "the gallery was replaced on the disk, so nothing was changed; wanted a reload";
+                let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "gallery_replaced", message);
+                Self { retry_after: Some(5), ..problem }
+            }
             other => Self::internal(other),
         }
     }
 
-    /// There was no room on the disk when the service started; that does not change before it is started again.
+    /// A picture was embedded as a gallery wanted it that is served no longer.
+    pub(crate) fn embedded_otherwise() -> Self {
+        let message = "the gallery was replaced while the picture was embedded, by one whose vectors are made otherwise";
+        let problem = Self::new(StatusCode::SERVICE_UNAVAILABLE, "gallery_replaced", message);
+        Self { retry_after: Some(1), ..problem }
+    }
+
+    /// Another gallery was not taken, and the one before it stays.
+    pub(crate) fn not_reloaded(cause: &str) -> Self {
+        let message = format!("the gallery stays as it was: {cause}");
+        Self::new(StatusCode::CONFLICT, "not_reloaded", message)
+    }
+
+    /// There was no room on the disk when the gallery was opened; that does not change before it is opened again.
     pub(crate) fn no_room(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INSUFFICIENT_STORAGE, "insufficient_storage", message)
     }

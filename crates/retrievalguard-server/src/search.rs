@@ -160,8 +160,14 @@ impl Searches {
         let broken_at = match target {
             // Steered by rounded embeddings; what counts is the retriever itself.
             Target::Plain if self.service.guarantees.basis.sampling().is_none() => {
-                if self.service.guess(picture, ticket)? == label {
-                    self.seen_break(picture, along, (label, DOUBLE_HALVINGS), started + time, ticket)?
+                if self.service.guess(&snapshot, picture, ticket)? == label {
+                    self.seen_break(
+                        (&*snapshot, picture),
+                        along,
+                        (label, DOUBLE_HALVINGS),
+                        started + time,
+                        ticket,
+                    )?
                 } else {
                     Some(0.0)
                 }
@@ -170,9 +176,13 @@ impl Searches {
                 let broken = attacker.smallest_break(&asked, &relevance, &found).map_err(failed)?;
                 broken.map(|broken| broken.norm)
             }
-            Target::Smoothed => {
-                self.seen_break(picture, along, (label, SMOOTHED_HALVINGS), started + time, ticket)?
-            }
+            Target::Smoothed => self.seen_break(
+                (&*snapshot, picture),
+                along,
+                (label, SMOOTHED_HALVINGS),
+                started + time,
+                ticket,
+            )?,
         };
         let broken = found.margin <= 0.0;
         let searched = Searched {
@@ -215,7 +225,7 @@ impl Searches {
     /// the smoothed one by pilots alone, the plain one in double precision.
     fn seen_break(
         &self,
-        picture: &Arc<Prepared>,
+        (snapshot, picture): (&Snapshot, &Arc<Prepared>),
         (shift, norm, most): (&[f64], f64, f64),
         (label, halvings): (&str, u32),
         end: Instant,
@@ -234,7 +244,7 @@ impl Searches {
             let squares = differences.map(|(&there, &here)| (f64::from(there) - f64::from(here)).powi(2));
             // As it is after rounding: a size that is said to break the answer must be that of a picture that does.
             let size = squares.sum::<f64>().sqrt();
-            let other = self.service.guess(&Arc::new(moved), ticket)? != label;
+            let other = self.service.guess(snapshot, &Arc::new(moved), ticket)? != label;
             Ok::<_, Problem>(other.then_some(size))
         };
         // The search is steered by the mean of few copies; the retriever itself may need a little more.

@@ -12,12 +12,12 @@ use retrievalguard::storage::manifest::{Provenance, SeedRecord};
 use retrievalguard::{Embedder, Excess, Picture, Samples, Seed, Sigma, Smoother};
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::{PictureFormat, PictureLimits, RgbPicture};
-use retrievalguard_encoder::pipeline::{check_gallery, input_values, nearest_items};
+use retrievalguard_encoder::pipeline::{PipelineError, input_values, nearest_items, query_side};
 use tokio::sync::Semaphore;
 
 use crate::admission::{Admission, AdmissionSlot};
 use crate::answer::Answer;
-use crate::gallery_writer::{Addition, GalleryWriter, Snapshot, Written};
+use crate::gallery_writer::{Addition, Fit, GalleryWriter, Reloaded, Snapshot, Turn, Written};
 use crate::metrics::{Metrics, Readings};
 use crate::problem::Problem;
 use crate::query_execution::{Permits, QueryExecution, QueryProgress, QueryRequest};
@@ -32,6 +32,8 @@ pub(crate) struct Service {
     pub(crate) embedder: Arc<OnnxEmbedder>,
     pub(crate) scheduler: Scheduler,
     pub(crate) gallery: GalleryWriter,
+    /// What another gallery must be to be served instead.
+    fit: Fit,
     pub(crate) admission: Arc<Admission>,
     pub(crate) permits: Permits,
     pub(crate) metrics: Metrics,
@@ -54,7 +56,9 @@ impl Service {
         let sigma = basis.sampling().map(|sampling| sampling.sigma);
         let name = settings.gallery.display().to_string();
         let gallery = GalleryWriter::open(&settings.gallery, settings.read_only)?;
-        check_gallery(&gallery.current().to_directory().into(), &name, &embedder, sigma)?;
+        let fit = Fit { name, queries: query_side(&embedder, sigma) };
+        let fits = gallery.current().stored().check_against(&fit.name, &fit.queries);
+        fits.map_err(PipelineError::from)?;
         let scheduler = Scheduler::start(
             Arc::clone(&embedder) as Arc<dyn Embedder + Send + Sync>,
             settings.threads,
@@ -80,6 +84,7 @@ impl Service {
             embedder,
             scheduler,
             gallery,
+            fit,
         })
     }
 
@@ -235,12 +240,28 @@ impl Service {
         ticket: &Ticket,
     ) -> Result<Written, Problem> {
         let (prepared, _) = self.prepare(&identity, bytes)?;
+        let item = (identity.as_str(), label.as_str());
+        match self.add_prepared(item, (&prepared, bytes), ticket) {
+            // A reload came between; the gallery that it brought says how it wants the picture.
+            Err(problem) if problem == Problem::embedded_otherwise() => {
+                self.add_prepared(item, (&prepared, bytes), ticket)
+            }
+            added => added,
+        }
+    }
+
+    fn add_prepared(
+        &self,
+        (identity, label): (&str, &str),
+        (prepared, bytes): (&Arc<Prepared>, &[u8]),
+        ticket: &Ticket,
+    ) -> Result<Written, Problem> {
         let snapshot = self.gallery.current();
-        if !snapshot.gallery().rows_of(&identity).is_empty() {
+        if !snapshot.gallery().rows_of(identity).is_empty() {
             return Err(Problem::conflict(format!("the gallery has an item `{identity}` already")));
         }
         let provenance = snapshot.provenance();
-        let views = self.views(provenance, &prepared)?;
+        let views = self.views(provenance, prepared)?;
         let (vector, plain) = match (&self.guarantees.basis, provenance.samples) {
             (Basis::Bound(_), _) => (self.embed_rounded(&views, ticket)?, None),
             (Basis::Samples(_), Some(0)) => (embed_clean(&views, ticket)?, None),
@@ -269,15 +290,42 @@ impl Service {
             PictureFormat::Png => "png",
             PictureFormat::WebP => "webp",
         });
-        self.gallery.add(Addition { identity, label, vector, plain, picture: bytes.to_vec(), format })
+        let (identity, label, picture) = (identity.to_owned(), label.to_owned(), bytes.to_vec());
+        let recipe = Arc::clone(snapshot.recipe());
+        self.gallery.add(Addition { identity, label, vector, plain, recipe, picture, format })
     }
 
-    /// The label that the retriever gives: the smoothed one by a pilot alone, the plain one by one pass.
-    pub(crate) fn guess(&self, picture: &Arc<Prepared>, ticket: &Ticket) -> Result<String, Problem> {
+    /// Serves what is in the gallery's directory by now; if it does not fit, the gallery stays as it is.
+    pub(crate) fn reload(&self, turn: Turn) -> Result<Reloaded, Problem> {
+        let started = Instant::now();
+        let reloaded = self.gallery.reload(&self.fit, turn);
+        let seconds = started.elapsed().as_secs_f64();
+        match &reloaded {
+            Ok(Reloaded { before, after, read_only }) => {
+                let (gallery, items) = (after.version(), after.gallery().item_count());
+                let outcome = if before == gallery { "unchanged" } else { "taken" };
+                self.metrics.reload(outcome);
+                tracing::info!(outcome, before, gallery, items, read_only, seconds, "reload");
+            }
+            Err(problem) => {
+                self.metrics.reload("refused");
+                tracing::error!(outcome = "refused", cause = problem.message, seconds, "reload");
+            }
+        }
+        reloaded
+    }
+
+    /// The label that the retriever gives in this state of the gallery: the smoothed one by a pilot alone, the plain one by
+    /// one pass.
+    pub(crate) fn guess(
+        &self,
+        snapshot: &Snapshot,
+        picture: &Arc<Prepared>,
+        ticket: &Ticket,
+    ) -> Result<String, Problem> {
         let empty = || Problem::conflict("the gallery is empty");
         let Some(sampling) = self.guarantees.basis.sampling() else {
             let embedding = self.embed_double(picture, ticket)?;
-            let snapshot = self.gallery.current();
             let gallery = snapshot.gallery();
             let nearest = nearest_items(gallery.into(), &embedding, 1, &[])?;
             let nearest = nearest.first().ok_or_else(empty)?;
@@ -286,7 +334,6 @@ impl Service {
         let seed = secret_seed().map_err(Problem::internal)?;
         let noise = (sampling.sigma, seed);
         let pilot = ticket.samples(picture, noise, Stage::Pilot, 0..sampling.pilot.get())?;
-        let snapshot = self.gallery.current();
         let gallery = snapshot.gallery();
         let certifier = Certifier::new(gallery, sampling.sigma, sampling.alpha);
         let found = certifier.candidate(sampling.retriever, &pilot, &[])?;

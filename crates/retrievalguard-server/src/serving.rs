@@ -23,6 +23,7 @@ use tower_service::Service as _;
 
 use crate::app::App;
 use crate::connections::{Connections, CountedBody, RunningRequests, refuse};
+use crate::gallery_writer::Turn;
 use crate::origin::is_host_name;
 use crate::problem::Problem;
 use crate::search::SharedGradients;
@@ -59,6 +60,25 @@ impl Stop {
     async fn heard(&self) {
         // No error: this very value holds the sender.
         let _ = self.0.subscribe().wait_for(|stop| *stop).await;
+    }
+}
+
+/// Why the gallery in service stays.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ReloadError(String);
+
+/// Puts the gallery that is on the disk in the place of the one in service, from anywhere.
+#[derive(Clone)]
+pub struct Reloader(Arc<Service>);
+
+impl Reloader {
+    /// Waits for a reload that is running, then reloads; `false` if the disk has what was served already.
+    pub fn reload(&self) -> Result<bool, ReloadError> {
+        match self.0.reload(Turn::Wait) {
+            Ok(reloaded) => Ok(reloaded.before != reloaded.after.version()),
+            Err(problem) => Err(ReloadError(problem.message)),
+        }
     }
 }
 
@@ -99,6 +119,11 @@ impl Serving {
     /// What ends it.
     pub fn stop(&self) -> Stop {
         self.stop.clone()
+    }
+
+    /// What reloads its gallery.
+    pub fn reloader(&self) -> Reloader {
+        Reloader(Arc::clone(&self.app.service))
     }
 
     /// Answers requests until it is stopped.

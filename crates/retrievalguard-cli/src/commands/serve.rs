@@ -15,15 +15,21 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, SampleCount, Sigma};
 use retrievalguard_encoder::engine::{OnnxEmbedder, OnnxGradients};
 use retrievalguard_encoder::pipeline::{default_pilot, noise_of};
-use retrievalguard_server::{Limits, OpenError, Sampling, Serving, Settings, SharedGradients, Stop, Tokens};
+use retrievalguard_server::{Limits, OpenError, Sampling, Serving, Settings, SharedGradients, Tokens};
+#[cfg(unix)]
+use retrievalguard_server::{Reloader, Stop};
+#[cfg(unix)]
+use signal_hook::iterator::Signals;
 
 use super::certify::{no_noise, usual_alpha, usual_samples, with_config_difference};
 use crate::arguments::{ModelArgs, RetrieverArg, components, refuse_noise, up_to};
+use crate::service_manager;
 
 #[derive(clap::Args, Debug)]
 #[command(
     args_override_self = true,
-    after_help = "Example: retrievalguard serve --gallery products.gallery --model encoder.onnx, then open the address it prints"
+    after_help = "Example: retrievalguard serve --gallery products.gallery --model encoder.onnx, then open the address it prints\n\n\
+                  SIGHUP opens the gallery again, SIGTERM ends the service in an orderly way."
 )]
 pub(crate) struct ServeArgs {
     /// Gallery to search in and to change, as written by `retrievalguard index`
@@ -124,6 +130,9 @@ enum LogFormat {
 }
 
 pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    // From here on a hangup ends nothing: it waits until there is a gallery to reload.
+    #[cfg(unix)]
+    let hangups = Signals::new([signal_hook::consts::SIGHUP])?;
     let (gallery, model) = (&arguments.gallery, &arguments.model);
     let sigma = noise_of(arguments.sigma, &GalleryDirectory::read_manifest(gallery)?.provenance);
     let usual = Limits::default();
@@ -152,7 +161,7 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
     let settings = Settings {
         gallery: gallery.clone(),
         read_only: arguments.read_only,
-        jobs: arguments.jobs.clone().or_else(|| (!arguments.read_only).then(|| gallery.join("jobs"))),
+        jobs: arguments.jobs.clone().or_else(|| (!arguments.read_only).then(|| usual_jobs(gallery))),
         sampling,
         threads: model.engine.threads(),
         batch: model.engine.batch,
@@ -181,11 +190,18 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
         OpenError::Mismatch(error) => with_config_difference(error, gallery, &embedder),
         other => other.into(),
     })?;
-    stop_on_signals(serving.stop())?;
+    #[cfg(unix)]
+    hear_signals(serving.stop(), serving.reloader(), hangups)?;
     // Programs that start the service read where it is; nothing else goes to standard output.
     writeln!(out, "http://{}", serving.address()?)?;
     out.flush()?;
+    service_manager::ready(&format!("serving {} at http://{}", gallery.display(), serving.address()?));
     serving.run().context("the service ended")
+}
+
+/// The folder of jobs in a gallery; it stays where it is when a link to the gallery is changed.
+fn usual_jobs(gallery: &Path) -> PathBuf {
+    gallery.canonicalize().unwrap_or_else(|_| gallery.to_owned()).join("jobs")
 }
 
 /// How noisy copies are drawn; nothing without a noise level, and then nothing may be said about them.
@@ -250,26 +266,35 @@ fn start_log(format: LogFormat) {
     }
 }
 
-/// The first signal ends the service in an orderly way, the second at once.
+/// The first signal ends the service in an orderly way, the second at once; hangups reload the gallery.
 #[cfg(unix)]
-fn stop_on_signals(stop: Stop) -> anyhow::Result<()> {
+fn hear_signals(stop: Stop, reloader: Reloader, mut hangups: Signals) -> anyhow::Result<()> {
     use signal_hook::consts::{SIGINT, SIGTERM};
 
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    // A thread of its own: a long reload must not keep the service from ending.
+    std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
+        for _ in hangups.forever() {
+            service_manager::reloading();
+            // The log has the rest.
+            let status = match reloader.reload() {
+                Ok(true) => "another gallery was taken".to_owned(),
+                Ok(false) => "the gallery is what it was".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            service_manager::ready(&status);
+        }
+    })?;
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut signals = signals.forever();
         if signals.next().is_some() {
+            service_manager::stopping();
             stop.stop();
         }
         if let Some(signal) = signals.next() {
             std::process::exit(128 + signal);
         }
     })?;
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn stop_on_signals(_stop: Stop) -> anyhow::Result<()> {
     Ok(())
 }
 

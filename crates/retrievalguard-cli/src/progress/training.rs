@@ -1,14 +1,27 @@
 //! How training shows itself.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use indicatif::ProgressBar;
 use retrievalguard_train::trainer::{EvaluationReport, StepReport, TrainObserver};
 
-use super::{LINE_EVERY, bar_on_terminal, stop_on_interrupt, tell};
+use super::{LINE_EVERY, Style, bar_on_terminal, events, heard, stop_on_interrupt, style, tell};
+
+/// A step of training as an event: what every step of work has, and what training says of it.
+#[derive(serde::Serialize)]
+struct Trained<'a> {
+    phase: &'static str,
+    done: u64,
+    total: u64,
+    rate: f64,
+    eta: Option<f64>,
+    certified: Option<usize>,
+    #[serde(rename = "training")]
+    report: &'a StepReport,
+}
 
 /// Shows how training goes and stops it on the first Ctrl-C.
 pub(crate) struct TrainingProgress {
@@ -59,24 +72,35 @@ impl TrainObserver for TrainingProgress {
         }
         let (first, started) = *first.get_or_insert((step, Instant::now()));
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = last.is_none_or(|last| last.elapsed() >= LINE_EVERY) || step == steps;
+        let every = match style() {
+            Style::Auto => LINE_EVERY,
+            Style::Json => events::EVERY,
+            Style::None => return,
+        };
+        let due = last.is_none_or(|last| last.elapsed() >= every) || step == steps;
         if self.bar.is_none() && due {
-            let left = if step > first {
-                let each = started.elapsed().as_secs_f64() / (step - first) as f64;
-                format!(", {:.0} s left", each * (steps - step) as f64)
-            } else {
-                String::new()
-            };
+            let done = step.saturating_sub(first);
+            let per_second = done as f64 / started.elapsed().as_secs_f64().max(1e-9);
+            let left = (done > 0).then(|| (steps - step) as f64 / per_second);
+            *last = Some(Instant::now());
+            let (phase, certified) = ("training", None);
+            let (rate, eta) = (events::thousandths(per_second), left.map(events::thousandths));
+            let facts = Trained { phase, done: step, total: steps, rate, eta, certified, report };
+            if events::trained(&facts) {
+                return;
+            }
+            let left = left.map_or_else(String::new, |left| format!(", {left:.0} s left"));
             tell(format_args!(
                 "epoch {epoch}, step {step}/{steps}, loss {loss:.4}{}, {rate:.1} pictures per second{left}",
                 further(", ")
             ));
-            *last = Some(Instant::now());
         }
     }
 
     fn evaluated(&self, report: &EvaluationReport) {
-        self.say(format_args!("after {} epochs: {report}", report.epochs));
+        if !events::evaluated(report) {
+            self.say(format_args!("after {} epochs: {report}", report.epochs));
+        }
     }
 
     fn note(&self, words: &str) {
@@ -84,6 +108,6 @@ impl TrainObserver for TrainingProgress {
     }
 
     fn stop(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        heard(&self.stop)
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::sandbox::{CERTIFICATES, CLASSES, ENCODER, PICTURES, Sandbox, json_lines, onnxruntime};
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "demo",
     "index",
     "certify",
@@ -20,6 +20,7 @@ const COMMANDS: [&str; 12] = [
     "check-model",
     "doctor",
     "completions",
+    "man",
 ];
 
 #[test]
@@ -395,6 +396,45 @@ fn every_command_explains_itself_with_an_example() {
     for shell in ["bash", "zsh", "fish"] {
         sandbox.run(&format!("completions {shell}")).succeeds().prints(&["certify", "--target-radius"]);
     }
+}
+
+#[test]
+fn every_command_has_a_page_in_the_manual() {
+    let sandbox = Sandbox::new();
+    let help = sandbox.run("--help").succeeds().out;
+    let listed: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        // Further lines of a description begin further in.
+        .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' '))?.split(' ').next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(listed.len() > 20 && COMMANDS.iter().all(|name| listed.contains(name)), "{listed:?}");
+    let run = sandbox.run("man manual/man1").succeeds();
+    assert_eq!(run.out, format!("manual/man1: {} pages\n", listed.len() + 1));
+    let mut written: Vec<String> = fs::read_dir(sandbox.path("manual/man1"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    written.sort_unstable();
+    let mut wanted: Vec<String> = listed.iter().map(|name| format!("retrievalguard-{name}.1")).collect();
+    wanted.push("retrievalguard.1".to_owned());
+    wanted.sort_unstable();
+    assert_eq!(written, wanted);
+    for name in listed {
+        let page = sandbox.text(&format!("manual/man1/retrievalguard-{name}.1"));
+        for part in
+            [&format!(".TH retrievalguard-{name} 1"), ".SH SYNOPSIS", "\\-\\-progress", "\\-\\-config"]
+        {
+            assert!(page.contains(part), "`{part}` is missing: {page}");
+        }
+    }
+    let whole = sandbox.text("manual/man1/retrievalguard.1");
+    assert!(whole.contains("retrievalguard\\-certify(1)"), "{whole}");
+    // Once more over what is there.
+    sandbox.run("man manual/man1").succeeds();
 }
 
 #[test]

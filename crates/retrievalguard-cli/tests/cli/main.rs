@@ -21,6 +21,7 @@ mod flips;
 mod lipschitz;
 mod outputs;
 mod plain;
+mod progress;
 mod recommend;
 mod report;
 mod same_bytes;
@@ -36,6 +37,10 @@ mod switches;
 mod serve_disks;
 #[cfg(target_os = "linux")]
 mod serve_doors;
+#[cfg(unix)]
+mod serve_reload;
+#[cfg(unix)]
+mod serve_reload_writes;
 #[cfg(feature = "train")]
 mod train;
 mod tutorial;

@@ -806,6 +806,7 @@ fn the_openapi_document_names_every_address() {
         "/v1/items/{identity}",
         "/v1/items/{identity}/picture",
         "/v1/labels",
+        "/v1/reload",
         "/v1/jobs",
         "/v1/jobs/{id}",
         "/v1/jobs/{id}/events",

@@ -6,7 +6,7 @@ use crate::same_bytes::Running;
 use crate::sandbox::Sandbox;
 
 /// A small encoder on thirty synthetic pictures.
-const SMALL: &str = "--architecture small --engine rten --sigma 0.1 --set network.height=16 --set network.width=16 \
+pub(crate) const SMALL: &str = "--architecture small --engine rten --sigma 0.1 --set network.height=16 --set network.width=16 \
     --set network.dimension=8 --set network.filters=8 --set network.batch_norm=batch --set pictures.resize=16 \
     --set batch.classes=3 --set batch.pictures=4 --set evaluation.held_out=0.4 --set evaluation.samples=2 \
     --set evaluation.every=2 --set schedule.milestones=[]";

@@ -160,6 +160,11 @@ impl QueryAnswer {
         Self { file, ..self }
     }
 
+    /// Whether any of its certificates holds.
+    fn is_certified(&self) -> bool {
+        self.cells.iter().any(|(_, verdict, _)| verdict.radius().is_some())
+    }
+
     /// Certifies a picture without noise and names what it retrieves; see [`PlainCertifier::answer_picture`].
     pub fn without_noise(
         certifier: &PlainCertifier<'_>,
@@ -287,6 +292,11 @@ pub fn certify(
     let plan = CertifyPlan::new(request)?;
     let description = &plan.description.to_value();
     let run = ResumableRun { journal, description, pictures: queries.len(), broken }.open()?;
+    for outcome in run.done() {
+        if let PictureOutcome::Done(answer) = outcome {
+            observer.judged(QueryAnswer::is_certified(answer));
+        }
+    }
     let kept = options.keep_samples.as_deref().map(KeptSamples);
     if let Some(kept) = kept {
         kept.create()?;
@@ -306,6 +316,7 @@ pub fn certify(
                         Query { relevant: Relevant::Label(label), excluded: &plan.excluded[position] };
                     let answer =
                         QueryAnswer::without_noise(&certifier, &query, embedder, (identity, picture.pixels))?;
+                    observer.judged(answer.is_certified());
                     Ok::<_, PipelineError>(answer.of_file(inputs.config.file_pixels(decoded)))
                 })
             })?;
@@ -336,6 +347,7 @@ pub fn certify(
             if let Some(kept) = kept {
                 kept.write(position, &drawn)?;
             }
+            observer.judged(answer.is_certified());
             Ok(answer.of_file(inputs.config.file_pixels(decoded)))
         })
     })?;
@@ -353,15 +365,19 @@ pub fn check_gallery(
     embedder: &OnnxEmbedder,
     sigma: Option<Sigma>,
 ) -> Result<(), PipelineError> {
-    let queries = QuerySide {
+    Ok(gallery.check_against(name, &query_side(embedder, sigma))?)
+}
+
+/// What a gallery is held against when it is searched by queries of this encoder.
+pub fn query_side(embedder: &OnnxEmbedder, sigma: Option<Sigma>) -> QuerySide {
+    QuerySide {
         sigma,
         dimension: embedder.dimension(),
         norm_bound: embedder.norm_bound(),
         components: embedder.components(),
         model: embedder.facts().hash.parse().ok(),
         contract: embedder.model_config().hash().parse().ok(),
-    };
-    Ok(gallery.check_against(name, &queries)?)
+    }
 }
 
 /// Rows of the gallery that are the queries themselves.

@@ -120,6 +120,11 @@ pub(crate) struct FinishedRun<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> OpenRun<'_, T> {
+    /// What an earlier run has done.
+    pub(crate) fn done(&self) -> impl Iterator<Item = &PictureOutcome<T>> {
+        self.outcomes.iter().flatten()
+    }
+
     /// How many pictures are left.
     pub(crate) fn left(&self) -> usize {
         self.outcomes.iter().filter(|outcome| outcome.is_none()).count()

@@ -153,7 +153,7 @@ fn admit(service: &Service, request: &Request) -> Result<(), Problem> {
         return Ok(());
     }
     let writes = !request.method().is_safe() && path.starts_with("/v1/items");
-    let role = if writes { Role::Write } else { Role::Read };
+    let role = if writes || path == super::reload::PATH { Role::Write } else { Role::Read };
     let context = request.extensions().get::<Context>();
     context.ok_or_else(|| Problem::internal("a request has no context"))?.require(role)?;
     if writes { service.gallery.check_writable() } else { Ok(()) }

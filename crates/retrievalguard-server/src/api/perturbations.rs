@@ -209,7 +209,7 @@ impl PerturbationOptions {
         let (picture, hash) = service.prepare("perturbed", picture)?;
         let label = match label {
             Some(label) => label,
-            None => service.guess(&picture, ticket)?,
+            None => service.guess(&service.gallery.current(), &picture, ticket)?,
         };
         let (made, found) = match kind {
             Kind::Noise => {

@@ -5,28 +5,46 @@ use std::sync::Arc;
 
 use retrievalguard::gallery::Gallery;
 use retrievalguard::storage::live;
-use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
+use retrievalguard::storage::manifest::Provenance;
 
 /// The gallery at one moment.
 pub(crate) struct Snapshot {
     stored: Arc<live::Snapshot>,
     provenance: Provenance,
+    recipe: Arc<Recipe>,
     version: String,
+}
+
+/// Everything that decides what vectors an added picture gets.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Recipe {
+    made: Provenance,
+    /// Whether embeddings of clean pictures are kept beside the others.
+    plain: bool,
 }
 
 impl Snapshot {
     pub(super) fn new(stored: Arc<live::Snapshot>) -> Self {
-        Self { provenance: stored.provenance(), version: stored.version().to_string(), stored }
+        let provenance = stored.provenance();
+        // Which pictures there are, and what embedded them, is no part of it.
+        let made = Provenance { data_set: None, engine: None, ..provenance.clone() };
+        let recipe = Arc::new(Recipe { made, plain: stored.gallery().plain().is_some() });
+        Self { provenance, recipe, version: stored.version().to_string(), stored }
+    }
+
+    /// As the gallery's crate has it.
+    pub(crate) fn stored(&self) -> &live::Snapshot {
+        &self.stored
+    }
+
+    /// How an added picture is embedded.
+    pub(crate) fn recipe(&self) -> &Arc<Recipe> {
+        &self.recipe
     }
 
     /// The vectors with their labels and identities.
     pub(crate) fn gallery(&self) -> &Gallery {
         self.stored.gallery()
-    }
-
-    /// A copy in the form that other commands read.
-    pub(crate) fn to_directory(&self) -> GalleryDirectory {
-        self.stored.to_directory()
     }
 
     /// How the vectors were made.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use retrievalguard::gallery::NewItem;
 use retrievalguard::storage::live::{Edit, EditError};
 
-use super::held::Held;
+use super::held::{Held, ReadOnly};
+use super::reload::{Reload, Reloaded};
 use super::snapshot::Snapshot;
 use super::{Addition, Written};
 use crate::problem::Problem;
@@ -21,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Longest that the anchor of the journal waits for a pause.
 const UNSETTLED: Duration = Duration::from_secs(1);
 
-/// What the thread is asked to do.
+/// A change of the gallery.
 pub(super) enum Command {
     Add(Addition),
     Remove(String),
@@ -29,23 +30,38 @@ pub(super) enum Command {
 
 pub(super) type Reply = Sender<Result<Written, Problem>>;
 
+/// What the thread is asked to do.
+pub(super) enum Message {
+    Write(Command, Reply),
+    /// Serve another gallery, or say why not.
+    Reload(Box<Reload>, Sender<Result<Reloaded, Problem>>),
+}
+
 /// What readers see.
-pub(super) struct Shown(RwLock<Arc<Snapshot>>);
+pub(super) struct Shown(RwLock<(Arc<Snapshot>, Option<ReadOnly>)>);
 
 impl Shown {
-    pub(super) fn new(snapshot: Snapshot) -> Self {
-        Self(RwLock::new(Arc::new(snapshot)))
+    pub(super) fn new(snapshot: Snapshot, read_only: Option<ReadOnly>) -> Self {
+        Self(RwLock::new((Arc::new(snapshot), read_only)))
     }
 
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    pub(super) fn read_only(&self) -> Option<ReadOnly> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).1
+    }
+
+    pub(super) fn replace(&self, snapshot: Snapshot, read_only: Option<ReadOnly>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = (Arc::new(snapshot), read_only);
     }
 }
 
 /// The thread that writes.
 pub(super) struct WriterThread {
-    held: Held,
-    shown: Arc<Shown>,
+    pub(super) held: Held,
+    pub(super) shown: Arc<Shown>,
 }
 
 impl WriterThread {
@@ -54,26 +70,35 @@ impl WriterThread {
     }
 
     /// Writes until nobody can ask for it any more.
-    pub(super) fn run(mut self, commands: &Receiver<(Command, Reply)>) {
+    pub(super) fn run(mut self, messages: &Receiver<Message>) {
         let mut settled = Instant::now();
         loop {
-            let first = match commands.recv_timeout(PAUSE) {
+            let first = match messages.recv_timeout(PAUSE) {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Timeout) => {
                     // The writes are on the disk and answered; what they are held against follows when nobody waits.
                     self.held.settle();
                     settled = Instant::now();
-                    let Ok(first) = commands.recv() else { return };
+                    let Ok(first) = messages.recv() else { return };
                     first
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             // Whatever else has come meanwhile goes to the disk by the same sync.
-            let mut together = vec![first];
-            while together.len() < WAITING
-                && let Ok(next) = commands.try_recv()
-            {
-                together.push(next);
+            let (mut together, mut next) = (Vec::new(), Some(first));
+            while let Some(message) = next.take() {
+                match message {
+                    Message::Write(command, reply) => together.push((command, reply)),
+                    Message::Reload(reload, reply) => {
+                        // What was asked for before it is written before it.
+                        self.carry_out(std::mem::take(&mut together));
+                        // Whoever asked may be gone; the reload stands.
+                        let _ = reply.send(self.reload(*reload));
+                    }
+                }
+                if together.len() < WAITING {
+                    next = messages.try_recv().ok();
+                }
             }
             self.carry_out(together);
             if settled.elapsed() > UNSETTLED {
@@ -85,8 +110,12 @@ impl WriterThread {
 
     fn carry_out(&mut self, together: Vec<(Command, Reply)>) {
         let (mut edits, mut asked) = (Vec::new(), Vec::new());
+        let current = self.shown.snapshot();
         for (command, reply) in together {
             match command {
+                Command::Add(addition) if addition.recipe != *current.recipe() => {
+                    answer(&reply, Err(Problem::embedded_otherwise()));
+                }
                 Command::Add(addition) => match self.held.store_picture(&addition.picture, addition.format) {
                     Ok(path) => {
                         let Addition { identity, label, vector, plain, .. } = addition;
@@ -121,8 +150,7 @@ impl WriterThread {
 
     /// Shows the gallery as it is now.
     fn show(&self) {
-        let snapshot = Arc::new(Snapshot::new(self.held.snapshot()));
-        *self.shown.0.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
+        self.shown.replace(Snapshot::new(self.held.snapshot()), self.shown.read_only());
     }
 }
 

@@ -267,6 +267,11 @@ impl Journal {
         self.records
     }
 
+    /// Whether `path` leads to this very file, which others may have moved away since it was opened.
+    pub(in crate::storage) fn is_at(&self, path: &Path) -> bool {
+        lock::is_at(&self.file, path)
+    }
+
     /// Deletes the journal, once what it was kept for is safe elsewhere.
     pub fn remove(self) -> Result<(), WriteError> {
         fs::remove_file(&self.path).map_err(|error| WriteError::new(&self.path, error))

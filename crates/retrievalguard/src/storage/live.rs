@@ -63,8 +63,8 @@ use crate::gallery::{GalleryError, NewItem};
 use anchor::AnchorFile;
 pub(super) use anchor::{ANCHOR, Anchor};
 use batch::Batch;
-pub use snapshot::Snapshot;
 pub(super) use snapshot::Written;
+pub use snapshot::{MissingWrite, Snapshot};
 pub use writes::{Remaining, accept_loss};
 pub(super) use writes::{count_writes, hold_empty, remove_empty, with_writes};
 use writes::{finish, open_writes};
@@ -142,8 +142,6 @@ pub enum EditError {
 #[derive(Debug)]
 pub struct LiveGallery {
     directory: PathBuf,
-    /// Digest of the manifest.
-    key: Digest,
     /// Before the journal: dropping it writes, and the journal's lock must be held until then.
     anchor: AnchorFile,
     journal: Journal,
@@ -165,17 +163,19 @@ impl LiveGallery {
             let mut batch = Batch::new(&base.gallery, base.written);
             let replayed = batch.replay(&records, &path);
             let dropped = batch.dropped_pictures(&base.paths);
+            let removed = batch.removed_items().collect();
             let (gallery, paths, written) = replayed.and_then(|()| finish(batch, &base.paths, directory))?;
             let current = Arc::new(Snapshot {
                 gallery,
                 paths,
                 written,
+                removed: Arc::new(removed),
                 directory: directory.to_owned(),
                 base: Arc::new(base.manifest),
                 manifest: OnceLock::new(),
             });
-            let anchor = AnchorFile::open(directory, written.anchor(key))?;
-            let live = Self { directory: directory.to_owned(), key, anchor, journal, current };
+            let anchor = AnchorFile::open(directory, written.anchor())?;
+            let live = Self { directory: directory.to_owned(), anchor, journal, current };
             // A process that stopped after a removal may have left the pictures.
             live.delete_unused(&dropped);
             return Ok(live);
@@ -185,6 +185,20 @@ impl LiveGallery {
     /// The gallery as it is at this moment.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.current)
+    }
+
+    /// Whether this gallery is the one in `directory`: nobody else can open that for writing.
+    pub fn is_in(&self, directory: &Path) -> bool {
+        self.journal.is_at(&directory.join(WRITES))
+    }
+
+    /// Refuses to write by name into a directory that has taken the place of the gallery's own.
+    fn check_place(&self) -> Result<(), StorageError> {
+        if self.is_in(&self.directory) {
+            Ok(())
+        } else {
+            Err(StorageError::Replaced { path: self.directory.clone() })
+        }
     }
 
     /// Stands for the gallery as it was made and every write to it, in order; the same after opening it again.
@@ -198,6 +212,7 @@ impl LiveGallery {
     /// An error of the whole call leaves the gallery as it was. Pictures that nothing refers to any more are deleted, if
     /// that is possible.
     pub fn write(&mut self, edits: Vec<Edit>) -> Result<Vec<Result<(), EditError>>, StorageError> {
+        self.check_place()?;
         let current = Arc::clone(&self.current);
         let mut batch = Batch::new(&current.gallery, current.written);
         let (mut answers, mut records, mut refused) =
@@ -222,16 +237,21 @@ impl LiveGallery {
         let mut dropped = batch.dropped_pictures(&current.paths);
         dropped.append(&mut refused);
         if !records.is_empty() {
+            let (mut removed, gone) = (Arc::clone(&current.removed), batch.removed_items());
+            let gone: Vec<String> = gone.collect();
+            if !gone.is_empty() {
+                Arc::make_mut(&mut removed).extend(gone);
+            }
             let (gallery, paths, written) = finish(batch, &current.paths, &self.directory)?;
             if let Err(error) = self.journal.append_all(&records) {
                 // On a full disk, pictures without items would be in the way.
                 self.delete_unused(&stored);
                 return Err(error.into());
             }
-            self.anchor.advance(written.anchor(self.key));
+            self.anchor.advance(written.anchor());
             let (base, manifest) = (Arc::clone(&current.base), OnceLock::new());
             let directory = self.directory.clone();
-            self.current = Arc::new(Snapshot { gallery, paths, written, directory, base, manifest });
+            self.current = Arc::new(Snapshot { gallery, paths, written, removed, directory, base, manifest });
         }
         self.delete_unused(&dropped);
         Ok(answers)
@@ -252,6 +272,7 @@ impl LiveGallery {
         if !is_extension(extension) {
             return Err(StorageError::Extension { found: extension.to_owned() });
         }
+        self.check_place()?;
         let folder = self.directory.join(PICTURES);
         match fs::create_dir(&folder) {
             Ok(()) => atomic::sync_directory(&self.directory)
@@ -307,5 +328,7 @@ fn is_extension(text: &str) -> bool {
         && text.bytes().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit())
 }
 
+#[cfg(test)]
+mod replaced_tests;
 #[cfg(test)]
 mod tests;

@@ -122,8 +122,9 @@ pub(crate) fn open_locked(path: &Path) -> Result<Opened, LockError> {
     }
 }
 
+/// Whether `path` still leads to this open file.
 #[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
 
     match (file.metadata(), fs::metadata(path)) {
@@ -133,7 +134,7 @@ fn is_at(file: &File, path: &Path) -> bool {
 }
 
 #[cfg(not(unix))]
-fn is_at(_file: &File, path: &Path) -> bool {
+pub(crate) fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 

@@ -21,6 +21,7 @@ use crate::api::pictures::shown;
 use crate::api::query::refuse_samples;
 use crate::api::stream::run;
 use crate::form::Fields;
+use crate::gallery_writer::Snapshot;
 use crate::problem::{ErrorBody, Problem};
 use crate::query_execution::{Draws, QueryRequest, milliseconds};
 use crate::scheduler::Ticket;
@@ -140,11 +141,12 @@ pub(crate) async fn look(
             top_k: 1,
             request_id: context.request_id,
         };
-        let answer = service.answer(&request, ticket, Some(&slot), None)?;
+        let snapshot = service.gallery.current();
+        let answer = service.answer_from(&snapshot, &request, ticket, Some(&slot), None)?;
         let plain = match (sampling, answer.plain) {
             (None, _) => None,
             (Some(_), Some(nearest)) => Some(nearest),
-            (Some(_), None) => Some(among_stored(&service, &moved.pixels, ticket)?),
+            (Some(_), None) => Some(among_stored(&snapshot, &moved.pixels, ticket)?),
         };
         let plain = plain.map(|nearest| {
             let (label, changed) = (nearest.label.clone(), nearest.label != perturbation.label);
@@ -187,10 +189,9 @@ pub(crate) async fn look(
 }
 
 /// What the encoder without noise retrieves among vectors that are means over noise, for want of others.
-fn among_stored(service: &Service, pixels: &[f32], ticket: &Ticket) -> Result<Item, Problem> {
-    let snapshot = service.gallery.current();
+fn among_stored(snapshot: &Snapshot, pixels: &[f32], ticket: &Ticket) -> Result<Item, Problem> {
     let found = nearest_plain(snapshot.gallery().into(), ticket.plain(pixels.to_vec())?.row(0), &[])?;
-    let nearest = Item::list(&snapshot, found.as_slice()).into_iter().next();
+    let nearest = Item::list(snapshot, found.as_slice()).into_iter().next();
     nearest.ok_or_else(|| Problem::conflict("the gallery is empty"))
 }
 

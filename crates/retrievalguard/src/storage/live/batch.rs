@@ -173,6 +173,12 @@ impl<'a> Batch<'a> {
         rows.filter_map(|&row| paths.get(row)?.clone()).chain(self.dropped.iter().cloned()).collect()
     }
 
+    /// Names of the items that the gallery was made with and that the changes remove.
+    pub(super) fn removed_items(&self) -> impl Iterator<Item = String> {
+        let rows = self.removed.range(..self.written.first_added);
+        rows.map(|&row| self.gallery.identity(row).to_owned())
+    }
+
     /// The gallery after the changes, with its paths.
     pub(super) fn finish(
         self,

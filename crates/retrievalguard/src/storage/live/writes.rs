@@ -90,7 +90,7 @@ pub fn accept_loss(directory: &Path) -> Result<Remaining, StorageError> {
     let (_, _, written) = finish(batch, &base.paths, directory)?;
     // What cannot be read, or speaks of another gallery, says nothing of this one.
     let before = Anchor::read(directory).ok().flatten().filter(|anchor| anchor.key == key);
-    AnchorFile::replace(directory, written.anchor(key))?;
+    AnchorFile::replace(directory, written.anchor())?;
     Ok(Remaining { found: written.count, acknowledged: before.map(|anchor| anchor.writes) })
 }
 

@@ -208,7 +208,7 @@ impl GalleryDirectory {
                 None => Ok(gallery),
             })
             .map_err(|source| StorageError::Gallery { path: directory.to_owned(), source })?;
-        let written = Written { count: 0, first_added: gallery.len(), version: digest };
+        let written = Written { count: 0, first_added: gallery.len(), made: digest, version: digest };
         Ok(Self { gallery, paths, manifest, written, directory: directory.to_owned() })
     }
 

@@ -268,6 +268,12 @@ pub enum StorageError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// Another directory has taken the place of a gallery that is open for writing.
+    #[error("gallery `{}` was replaced while it was open, wanted it to be opened again", path.display())]
+    Replaced {
+        /// The gallery.
+        path: PathBuf,
+    },
     /// A record of the journal is intact but cannot be applied.
     #[error("record {record} of `{}` is not a write to this gallery", path.display())]
     WriteRecord {
