@@ -530,11 +530,13 @@ def main():
             if not runs:
                 config = settings(tomllib.loads(read(os.path.dirname(given.model), "encoder.toml").decode()))
                 runs = [read(given.model), onnxruntime.InferenceSession(given.model), config, Gallery(given.gallery)]
-            picture = pictures.get(json.loads(read(path))["fixed"]["picture"]["file"])
-            need(picture, "no picture has the digest of the receipt")
-            status, said = 0, "verified: " + check(read(path), read(picture), *runs)
-        except Refused as reason: status, said = 1, f"refused: {reason}"
-        except Exception as reason: status, said = 2, f"cannot be checked: {type(reason).__name__}: {reason}"
+            wanted = json.loads(read(path))["fixed"]["picture"]["file"]
+        except Exception as reason: wanted, status, said = None, 2, f"cannot be used: {type(reason).__name__}: {reason}"
+        try:
+            if wanted: need(wanted in pictures, "no picture has the digest of the receipt")
+            if wanted: status, said = 0, "verified: " + check(read(path), read(pictures[wanted]), *runs)
+        except (Declined, OSError) as reason: status, said = 2, f"cannot be checked here: {reason}"
+        except Exception as reason: status, said = 1, f"refused: {type(reason).__name__ * (type(reason) != Refused)} {reason}"
         print(f"{path}: {said}", flush=True)
         worst = max(worst, status)
     return worst
