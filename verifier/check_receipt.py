@@ -423,8 +423,8 @@ def check(content, picture, model, session, config, gallery):
     fixed, opened, answers, noise = receipt["fixed"], receipt["opened"], receipt["answers"], receipt["fixed"]["noise"]
     tie = lambda kind, value: sha(f"retrievalguard receipt {kind}1\n".encode() + canonical(value))
     body = {name: value for name, value in receipt.items() if name not in ("digest", "signature")}
-    same(receipt, receipt | {"commitment": tie("commitment ", {"fixed": fixed, "opened": opened}), "digest": tie("", body)},
-         "receipt")
+    bound_to = tie("commitment ", {"fixed": fixed, "opened": opened}) if noise else None
+    same(receipt, receipt | {"commitment": bound_to, "digest": tie("", body)}, "receipt")
     need(set(fixed["certificates"]) <= set(RETRIEVERS), f"certificates {fixed['certificates']}", Declined)
     need(settings(json.loads(fixed["encoder"]["config"])) == config, "the model config is another")
     pixels = prepare(ImageOps.exif_transpose(Image.open(io.BytesIO(picture))).convert("RGB"), config)
@@ -453,7 +453,7 @@ def check(content, picture, model, session, config, gallery):
         need(not config["output"]["normalise"] and fixed["bound"]["mixtures"] == 1, "mixtures, or embeddings of length 1", Declined)
         (h, L, error), claimed, length = network(model, config, pixels), float(fixed["bound"]["constant"]), np.linalg.norm
         error = error @ [length(pixels.astype(float)) + (length(h) + length(gallery.vectors, axis=1).max()) / L, 1]
-        need(claimed >= L * (1 - 1e-6), f"the constant is {claimed}, wanted {L}")
+        need(abs(claimed - L) <= 1e-6 * L, f"the constant is {claimed}, wanted {L}")
         again["bound"], likely = {"constant": text(claimed)}, np.arange(len(names)) == gallery.nearest(h[None])[0].argmin()
     for part in ("picture", "gallery", "encoder", "noise" if noise else "bound"):
         same(fixed[part], fixed[part] | again[part], part)
@@ -504,6 +504,7 @@ def check(content, picture, model, session, config, gallery):
             kept["bound"], stated = counted["bound"], np.array([*map(float, counted["bound"]["embedding"])])
             need(stated.shape == h.shape and length(stated - h) <= 1e-6 * length(h), "the embedding is another")
             same(kept["bound"], kept["bound"] | {"constant": text(claimed)}, "bound")
+            need(error / 9 <= (told := float(kept["bound"]["forward_error"])) <= error * 9, f"the rounding is {told}, wanted {error}")
             reach = reach_of(gallery, label, h, answer["certificate"])
             own = [None if reach is None else (reach - 2 * error - 4 * EPS * (abs(reach) + 2 * error)) / L * (1 - 4 * EPS)]
         told = [("misretrieved" if one is None else "certified" if one > 0 else "abstained", one) for one in own]
@@ -513,7 +514,7 @@ def check(content, picture, model, session, config, gallery):
                       "samples": n if noise else 0, "radius": text(radius) if verdict == "certified" else None,
                       "statement": statement(answer, radius, fixed, config["input"]), "counted": kept | {"steps": counted["steps"]}},
              "answer")
-    same(receipt, {"receipt": 1, "fixed": fixed, "opened": {"seed": noise and str(seed), "salt": opened["salt"]}, "drawn": drawn,
+    same(receipt, {"receipt": 1, "fixed": fixed, "opened": noise and {"seed": str(seed), "salt": opened["salt"]}, "drawn": drawn,
                    "answers": answers, **{name: receipt[name] for name in ("commitment", "digest", "signature")}}, "receipt")
     return ", ".join(f"{one['certificate']} {one['label']} {one['verdict']} {one['radius']}" for one in answers)
 def main():
