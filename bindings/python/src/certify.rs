@@ -83,6 +83,11 @@ impl Outcome {
     pub(crate) fn with_deeper(self, deeper: Vec<(&'static str, Option<f64>)>) -> Self {
         Self { deeper, ..self }
     }
+
+    /// The same with the reason for which sampling ended.
+    pub(crate) fn decided(self, decision: Option<Decision>) -> Self {
+        Self { decision: decision.map(Decision::as_str), ..self }
+    }
 }
 
 /// What is said about one query.
@@ -91,6 +96,8 @@ pub(crate) struct Answer {
     pub(crate) label: Option<String>,
     pub(crate) retrieved: Option<usize>,
     pub(crate) nearest_wrong: Option<usize>,
+    /// What the encoder without noise retrieves, where that was looked up.
+    pub(crate) plain: Option<usize>,
     pub(crate) outcomes: Vec<Outcome>,
 }
 
@@ -227,13 +234,13 @@ impl<'a> Checked<'a> {
         let row = |neighbour: Neighbour| neighbour.row;
         let (retrieved, nearest_wrong) = certifier.nearest_and_nearest_wrong(&mean, &relevance)?;
         let (retrieved, nearest_wrong) = (retrieved.map(row), nearest_wrong.map(row));
-        let decision = decision.map(Decision::as_str);
         let outcome = |outcome: certificate::Outcome| {
             let half_space = outcome.name == CertificateName::HalfSpace;
             let deeper = deeper.iter().filter(|_| half_space).map(|&verdict| parameters::verdict(verdict));
-            Outcome { deeper: deeper.collect(), decision, ..described(&outcome) }
+            described(&outcome).with_deeper(deeper.collect()).decided(decision)
         };
-        Ok(Answer { label, retrieved, nearest_wrong, outcomes: outcomes.into_iter().map(outcome).collect() })
+        let outcomes = outcomes.into_iter().map(outcome).collect();
+        Ok(Answer { label, retrieved, nearest_wrong, plain: None, outcomes })
     }
 }
 

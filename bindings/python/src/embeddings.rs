@@ -126,5 +126,5 @@ fn answer(
                 .collect();
         },
     )?;
-    Ok(Answer { label, retrieved: found.map(row), nearest_wrong, outcomes })
+    Ok(Answer { label, retrieved: found.map(row), nearest_wrong, plain: None, outcomes })
 }

@@ -13,7 +13,7 @@ use retrievalguard_encoder::engine::{
     EngineError, EngineOptions, MOST_BATCH, MOST_THREADS, OnnxEmbedder, OnnxGradients,
 };
 use retrievalguard_encoder::model_config::ModelConfig;
-use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
+use retrievalguard_encoder::picture::{PictureError, PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::input_values;
 use retrievalguard_encoder::work::{Unobserved, WorkQueue};
 
@@ -72,7 +72,7 @@ impl Encoder {
         &self,
         py: Python<'py>,
         name: &str,
-        decode: impl FnOnce() -> Result<RgbPicture, retrievalguard_encoder::picture::PictureError> + Send,
+        decode: impl FnOnce() -> Result<RgbPicture, PictureError> + Send,
     ) -> PyResult<Bound<'py, PyArray3<f32>>> {
         let config = self.embedder.model_config();
         let values = py
@@ -297,4 +297,26 @@ impl Encoder {
     fn threads(&self) -> usize {
         self.threads.get()
     }
+}
+
+/// Decodes a file: RGB, upright, row by row.
+#[pyfunction]
+pub(crate) fn decode_file(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyArray3<u8>>> {
+    rows(py, py.detach(|| RgbPicture::from_path(&path, &PictureLimits::default())))
+}
+
+/// Decodes a file that is in memory.
+#[pyfunction]
+pub(crate) fn decode_bytes<'py>(
+    py: Python<'py>,
+    name: &str,
+    bytes: &[u8],
+) -> PyResult<Bound<'py, PyArray3<u8>>> {
+    let bytes = bytes.to_vec();
+    rows(py, py.detach(|| RgbPicture::from_bytes(name, &bytes, &PictureLimits::default())))
+}
+
+fn rows(py: Python<'_>, decoded: Result<RgbPicture, PictureError>) -> PyResult<Bound<'_, PyArray3<u8>>> {
+    let picture = decoded.map_err(|error| raised(&error))?;
+    PyArray1::from_slice(py, picture.pixels()).reshape([picture.height(), picture.width(), 3])
 }

@@ -1,18 +1,24 @@
 //! Galleries in memory and on disk.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use retrievalguard::gallery as method;
-use retrievalguard::storage::manifest::{GalleryDirectory, Provenance, QuerySide, StorageError};
+use retrievalguard::storage::manifest::{
+    Engine, GalleryDirectory, GalleryManifest, Provenance, QuerySide, SeedRecord, StorageError,
+};
 use retrievalguard::storage::stored::{GalleryRef, StoredGallery};
-use retrievalguard::{Components, NormBound, SampleCount, Sigma};
+use retrievalguard::{Components, Embedder, NormBound, SampleCount, Sigma};
+use retrievalguard_encoder::agreement::Agreement;
+use retrievalguard_encoder::pipeline::check_gallery;
 
+use crate::encoder::Encoder;
 use crate::errors::{raised, refused};
 use crate::parameters;
+use crate::pipeline::misfit;
 
 /// Rows and squared distances, a line for each query.
 type Found<'py> = (Bound<'py, PyArray2<i64>>, Bound<'py, PyArray2<f64>>);
@@ -26,17 +32,52 @@ pub(crate) struct Gallery {
 
 /// Where the vectors are.
 enum Held {
-    /// In memory, from arrays.
-    Vectors(method::Gallery),
+    /// In memory, from arrays, with what was said of how they were made.
+    Vectors(method::Gallery, Option<Box<GalleryManifest>>),
     /// From a directory, of either kind.
     Stored(StoredGallery),
+}
+
+/// What is known of how vectors were made.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Made<'py> {
+    sigma: Option<f64>,
+    samples: Option<u32>,
+    seed: Option<String>,
+    norm_bound: f64,
+    /// Embeddings of the clean pictures.
+    plain: Option<PyReadonlyArray2<'py, f32>>,
+    encoder: Option<Bound<'py, Encoder>>,
+}
+
+impl Made<'_> {
+    fn provenance(&self) -> PyResult<Provenance> {
+        let own = Provenance {
+            sigma: self.sigma.map(parameters::sigma).transpose()?,
+            samples: self.samples,
+            seed: self.seed.as_deref().map(parameters::seed).transpose()?.map(SeedRecord::Fixed),
+            ..Provenance::unknown(parameters::norm_bound(self.norm_bound)?)
+        };
+        let Some(encoder) = &self.encoder else { return Ok(own) };
+        let embedder = &encoder.get().embedder;
+        let report = embedder.report();
+        Ok(Provenance {
+            norm_bound: embedder.norm_bound(),
+            components: embedder.components(),
+            model: embedder.facts().hash.parse().ok(),
+            contract: embedder.model_config().hash().parse().ok(),
+            engine: Some(Engine { name: report.engine.to_string(), version: report.version.clone() }),
+            ..own
+        })
+    }
 }
 
 impl Gallery {
     /// The gallery that is searched.
     pub(crate) fn gallery(&self) -> GalleryRef<'_> {
         match &self.held {
-            Held::Vectors(gallery) => gallery.into(),
+            Held::Vectors(gallery, _) => gallery.into(),
             Held::Stored(stored) => stored.gallery(),
         }
     }
@@ -44,14 +85,62 @@ impl Gallery {
     /// The gallery in memory; one in shards is refused.
     pub(crate) fn in_memory(&self) -> PyResult<&method::Gallery> {
         match &self.held {
-            Held::Vectors(gallery) => Ok(gallery),
+            Held::Vectors(gallery, _) => Ok(gallery),
             Held::Stored(stored) => Ok(&stored.in_memory().map_err(|error| raised(&error))?.gallery),
+        }
+    }
+
+    /// What messages call it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Noise level under which the vectors were smoothed, if that is known.
+    pub(crate) fn noise(&self) -> Option<Sigma> {
+        self.provenance()?.sigma
+    }
+
+    /// The gallery that the plain retriever searches, if there is one.
+    pub(crate) fn plain(&self) -> Option<GalleryRef<'_>> {
+        match &self.held {
+            Held::Vectors(gallery, _) if self.provenance()?.samples == Some(0) => Some(gallery.into()),
+            Held::Vectors(..) => self.gallery().plain(),
+            Held::Stored(stored) => stored.plain(),
+        }
+    }
+
+    /// Largest norm of a stored vector.
+    pub(crate) fn largest_norm(&self) -> Result<f64, StorageError> {
+        match &self.held {
+            Held::Vectors(gallery, _) => Ok(gallery.largest_norm()),
+            Held::Stored(stored) => stored.largest_norm(),
+        }
+    }
+
+    /// Whether an encoder's queries may be asked; a gallery that says nothing of itself takes all of its dimension.
+    pub(crate) fn check_encoder(&self, encoder: &Encoder, sigma: Option<Sigma>) -> PyResult<()> {
+        let embedder = &encoder.embedder;
+        match &self.held {
+            Held::Stored(stored) => check_gallery(stored, &self.name, embedder, sigma)
+                .map_err(|error| misfit(&error, Path::new(&self.name), encoder)),
+            Held::Vectors(_, Some(manifest)) => {
+                let queries = QuerySide {
+                    sigma,
+                    dimension: embedder.dimension(),
+                    norm_bound: embedder.norm_bound(),
+                    components: embedder.components(),
+                    model: embedder.facts().hash.parse().ok(),
+                    contract: embedder.model_config().hash().parse().ok(),
+                };
+                manifest.check_against(&self.name, &queries).map_err(|error| raised(&error))
+            }
+            Held::Vectors(..) => Ok(()),
         }
     }
 
     fn provenance(&self) -> Option<&Provenance> {
         match &self.held {
-            Held::Vectors(_) => None,
+            Held::Vectors(_, manifest) => Some(&manifest.as_ref()?.provenance),
             Held::Stored(stored) => Some(stored.provenance()),
         }
     }
@@ -69,10 +158,14 @@ impl Gallery {
         norm_bound: NormBound,
         components: Components,
     ) -> PyResult<()> {
-        let Held::Stored(stored) = &self.held else { return Ok(()) };
         let queries =
             QuerySide { sigma: Some(sigma), dimension, norm_bound, components, model: None, contract: None };
-        stored.check_against(&self.name, &queries).map_err(|error| raised(&error))
+        let checked = match &self.held {
+            Held::Stored(stored) => stored.check_against(&self.name, &queries),
+            Held::Vectors(_, Some(manifest)) => manifest.check_against(&self.name, &queries),
+            Held::Vectors(_, None) => Ok(()),
+        };
+        checked.map_err(|error| raised(&error))
     }
 }
 
@@ -86,19 +179,27 @@ impl Gallery {
         identities: Vec<String>,
         metric: &str,
         views: Option<Vec<String>>,
+        made: Option<Made<'_>>,
     ) -> PyResult<Self> {
         let metric = parameters::metric(metric)?;
         let dimension = vectors.as_array().ncols();
         let values = vectors.as_slice()?.to_vec();
-        let made = py.detach(|| {
-            let gallery = method::Gallery::new(values, dimension, identities, &labels, metric)?;
-            match views {
-                Some(names) => gallery.with_views(names),
-                None => Ok(gallery),
+        let provenance = made.as_ref().map(Made::provenance).transpose()?;
+        let clean = made.and_then(|made| made.plain);
+        let clean = clean.map(|plain| plain.as_slice().map(<[f32]>::to_vec)).transpose()?;
+        let held = py.detach(|| {
+            let mut gallery = method::Gallery::new(values, dimension, identities, &labels, metric)?;
+            if let Some(names) = views {
+                gallery = gallery.with_views(names)?;
             }
+            if let Some(clean) = clean {
+                gallery = gallery.with_plain(clean)?;
+            }
+            let manifest = provenance.map(|made| Box::new(GalleryManifest::describe(&gallery, &[], made)));
+            Ok(Held::Vectors(gallery, manifest))
         });
-        let vectors = made.map_err(|error| raised(&error))?;
-        Ok(Self { held: Held::Vectors(vectors), name: String::new() })
+        let held = held.map_err(|error: method::GalleryError| raised(&error))?;
+        Ok(Self { held, name: "in memory".to_owned() })
     }
 
     /// Reads a gallery directory, or opens one in shards.
@@ -116,7 +217,7 @@ impl Gallery {
         let provenance = self.provenance().cloned();
         let mut provenance = provenance.unwrap_or_else(|| Provenance::unknown(NormBound::UNIT));
         let paths: Vec<Option<String>> = match &self.held {
-            Held::Vectors(_) => Vec::new(),
+            Held::Vectors(..) => Vec::new(),
             // Where pictures lie seen from here, so that a copy of the gallery finds them, too.
             Held::Stored(stored) => (0..vectors.len())
                 .map(|row| Ok(stored.picture_path(row)?.map(|path| path.display().to_string())))
@@ -151,6 +252,20 @@ impl Gallery {
             PyArray1::from_vec(py, places).reshape([rows, count])?,
             PyArray1::from_vec(py, distances).reshape([rows, count])?,
         ))
+    }
+
+    /// How often rows that another search answered agree with exact search: queries with the same item, with the same label,
+    /// and without an answer.
+    fn agreement(
+        &self,
+        py: Python<'_>,
+        queries: PyReadonlyArray2<'_, f32>,
+        answers: Vec<Option<usize>>,
+    ) -> PyResult<(u32, u32, u32)> {
+        let values = queries.as_slice()?.to_vec();
+        let found = py.detach(|| Agreement::of(self.gallery(), &values, &answers));
+        let found = found.map_err(|error| raised(&error))?;
+        Ok((found.same_item.count, found.same_label.count, found.unanswered))
     }
 
     fn __len__(&self) -> usize {
@@ -214,6 +329,16 @@ impl Gallery {
     /// Rows of the picture with this name.
     fn rows_of(&self, identity: &str) -> PyResult<Vec<usize>> {
         self.gallery().rows_of(identity).map_err(|error| raised(&error))
+    }
+
+    /// Where the picture of a row is, if that was stored.
+    fn picture_path(&self, row: usize) -> PyResult<Option<PathBuf>> {
+        match &self.held {
+            Held::Stored(stored) if row < self.gallery().len() => {
+                stored.picture_path(row).map_err(|error| raised(&error))
+            }
+            Held::Stored(_) | Held::Vectors(..) => Ok(None),
+        }
     }
 
     /// Noise level under which the vectors were smoothed, if that is known.

@@ -13,6 +13,7 @@ mod interruptible;
 mod noise;
 mod parameters;
 mod perturb;
+mod picture;
 mod pipeline;
 mod planner;
 mod recommend;
@@ -28,13 +29,15 @@ mod _native {
     #[pymodule_export]
     use crate::embeddings::certify_embeddings;
     #[pymodule_export]
-    use crate::encoder::Encoder;
+    use crate::encoder::{Encoder, decode_bytes, decode_file};
     #[pymodule_export]
     use crate::gallery::Gallery;
     #[pymodule_export]
     use crate::noise::Noise;
     #[pymodule_export]
     use crate::perturb::perturb;
+    #[pymodule_export]
+    use crate::picture::certify_picture;
     #[pymodule_export]
     use crate::pipeline::{certify_pictures, index};
     #[pymodule_export]

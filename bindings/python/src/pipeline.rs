@@ -134,7 +134,7 @@ pub(crate) fn index<'py>(
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Certifying {
-    sigma: Option<f64>,
+    pub(crate) sigma: Option<f64>,
     alpha: Option<f64>,
     simultaneous: bool,
     pilot: Option<u64>,
@@ -162,8 +162,45 @@ impl Certifying {
         }
     }
 
+    /// Everything about a run of certificates but its pictures, its encoder and its gallery.
+    pub(crate) fn options(
+        &self,
+        sigma: Option<Sigma>,
+        broken: BrokenPictures,
+        (threads, batch): (NonZeroUsize, NonZeroUsize),
+    ) -> PyResult<CertifyOptions> {
+        let most = |count: usize| {
+            NonZeroUsize::new(count).ok_or_else(|| refused("mixtures is 0, wanted at least 1"))
+        };
+        Ok(CertifyOptions {
+            alpha: parameters::alpha(self.alpha.unwrap_or(0.01))?,
+            simultaneous: self.simultaneous,
+            pilot: self.pilot.map(parameters::sample_count).transpose()?,
+            samples: parameters::sample_count(self.samples.unwrap_or(1_000))?,
+            certificates: self.certificates(sigma)?,
+            top_k: self.top_k,
+            mixtures: self.mixtures.map(most).transpose()?.unwrap_or(NonZeroUsize::MIN),
+            target_radius: self.target_radius.map(parameters::target_radius).transpose()?,
+            replan_bets: self.replan_bets,
+            seed: self.seed.as_deref().map_or(Ok(Seed::new(0)), parameters::seed)?,
+            leave_one_out: match self.leave_one_out.as_str() {
+                "auto" => LeaveOneOut::Auto,
+                "always" => LeaveOneOut::Always,
+                "never" => LeaveOneOut::Never,
+                word => {
+                    return Err(refused(format!("leave_one_out is `{word}`, wanted auto, always or never")));
+                }
+            },
+            excess: parameters::excess(&self.excess)?,
+            broken,
+            keep_samples: None,
+            threads,
+            batch,
+        })
+    }
+
     /// Refuses what says nothing at this noise level, or without noise.
-    fn refuse_unused(&self, sigma: Option<Sigma>, gallery: &str) -> PyResult<()> {
+    pub(crate) fn refuse_unused(&self, sigma: Option<Sigma>, gallery: &str) -> PyResult<()> {
         if sigma.is_some() {
             return match self.mixtures {
                 Some(_) => Err(refused(
@@ -238,33 +275,7 @@ pub(crate) fn ordered<T>(
     let gallery_name = gallery.display().to_string();
     let sigma = noise_of(given, stored.provenance());
     certifying.refuse_unused(sigma, &gallery_name)?;
-    let most =
-        |count: usize| NonZeroUsize::new(count).ok_or_else(|| refused("mixtures is 0, wanted at least 1"));
-    let options = CertifyOptions {
-        alpha: parameters::alpha(certifying.alpha.unwrap_or(0.01))?,
-        simultaneous: certifying.simultaneous,
-        pilot: certifying.pilot.map(parameters::sample_count).transpose()?,
-        samples: parameters::sample_count(certifying.samples.unwrap_or(1_000))?,
-        certificates: certifying.certificates(sigma)?,
-        top_k: certifying.top_k,
-        mixtures: certifying.mixtures.map(most).transpose()?.unwrap_or(NonZeroUsize::MIN),
-        target_radius: certifying.target_radius.map(parameters::target_radius).transpose()?,
-        replan_bets: certifying.replan_bets,
-        seed: certifying.seed.as_deref().map_or(Ok(Seed::new(0)), parameters::seed)?,
-        leave_one_out: match certifying.leave_one_out.as_str() {
-            "auto" => LeaveOneOut::Auto,
-            "always" => LeaveOneOut::Always,
-            "never" => LeaveOneOut::Never,
-            word => {
-                return Err(refused(format!("leave_one_out is `{word}`, wanted auto, always or never")));
-            }
-        },
-        excess: parameters::excess(&certifying.excess)?,
-        broken: pictures.broken(),
-        keep_samples: None,
-        threads: encoder.threads,
-        batch: encoder.batch,
-    };
+    let options = certifying.options(sigma, pictures.broken(), (encoder.threads, encoder.batch))?;
     let wrong = |error: OptionsError| raised(&error);
     options.check().map_err(wrong)?;
     let queries = pictures.read(Role::Query)?;

@@ -19,11 +19,14 @@ def test_the_code_of_the_page_runs_from_top_to_bottom(tmp_path, monkeypatch):
     shutil.copy(MODELS / "encoder.toml", tmp_path / "encoder.toml")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
-    assert len(blocks) == 8
+    assert len(blocks) == 12
     names = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
     assert names["certificate"].certified and len(names["frame"]) == 3
+    assert names["answer"].certified and names["answer"].label == "label 1"
+    assert (names["answers"].recall(), len(names["answers"])) == (1.0, 3)
+    assert (names["alike"].queries, names["alike"].same_item) == (3, 3)
     assert (tmp_path / "merged" / "certificates.parquet").read_bytes() == (
         tmp_path / "run" / "certificates.parquet"
     ).read_bytes()

@@ -1,5 +1,6 @@
 //! From files to embeddings: pictures, data sets, the model config and the engines that run encoders.
 
+pub mod agreement;
 pub mod block_means;
 pub mod check;
 pub mod dataset;

@@ -23,14 +23,16 @@ picture by itself; it may fail with a probability ``alpha`` that you choose.
 
 from importlib.metadata import PackageNotFoundError, version
 
+from ._agreement import Agreement, agreement
 from ._certificates import AtK, Certificate, Certificates, Explanation, Step, Verdict, read_certificates
 from ._certify import ALL, LIPSCHITZ, certify
 from ._embeddings import certify_embeddings
 from ._encoder import Encoder
-from ._errors import EncoderError, FileError, InputError, MissingFileError, RetrievalGuardError
+from ._errors import EncoderError, FileError, InputError, MissingFileError, MissingPackageError, RetrievalGuardError
 from ._gallery import Gallery
 from ._noise import Noise
 from ._perturb import Perturbation, perturb
+from ._picture import certify_picture
 from ._pipeline import certify_pictures, index
 from ._planner import largest_radius, samples_needed
 from ._recommend import EstimatedShare, Recommendation, Setting, recommend
@@ -44,6 +46,7 @@ except PackageNotFoundError:
 
 __all__ = [
     "ALL",
+    "Agreement",
     "AtK",
     "Certificate",
     "Certificates",
@@ -56,6 +59,7 @@ __all__ = [
     "InputError",
     "LIPSCHITZ",
     "MissingFileError",
+    "MissingPackageError",
     "Noise",
     "Perturbation",
     "Recommendation",
@@ -65,8 +69,10 @@ __all__ = [
     "Step",
     "Verdict",
     "Worker",
+    "agreement",
     "certify",
     "certify_embeddings",
+    "certify_picture",
     "certify_pictures",
     "index",
     "largest_radius",

@@ -52,6 +52,41 @@ def is_tensor(values: Any) -> bool:
     return kind.__module__.split(".")[0] == "torch" and hasattr(values, "detach")
 
 
+def is_data_set(pictures: Any) -> bool:
+    """Whether these are pairs in memory, not a path."""
+    if isinstance(pictures, (str, bytes, os.PathLike)):
+        return False
+    if hasattr(pictures, "__iter__") or hasattr(pictures, "__getitem__"):
+        return True
+    raise InputError(f"pictures are {type(pictures).__name__}, wanted a path or pairs of a picture and its label")
+
+
+def is_image(values: Any) -> bool:
+    """Whether this is an image of Pillow, which is never imported for it."""
+    return type(values).__module__.split(".")[0] == "PIL" or (hasattr(values, "getexif") and hasattr(values, "convert"))
+
+
+def rgb_pixels(picture: Any) -> NDArray[np.uint8]:
+    """Interleaved RGB of an image of Pillow or of 8-bit pixels, the way files are decoded: upright, without transparency."""
+    if is_image(picture):
+        from PIL import ImageOps
+
+        picture = ImageOps.exif_transpose(picture).convert("RGB")
+    pixels = as_array(picture, "pixels")
+    if pixels.dtype != np.uint8:
+        raise InputError(f"pixels hold {pixels.dtype} values, wanted uint8")
+    if pixels.ndim == 3 and pixels.shape[2] not in (1, 3) and pixels.shape[0] in (1, 3):
+        # As torchvision decodes files: planes.
+        pixels = np.moveaxis(pixels, 0, 2)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.ndim == 2:
+        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+    if pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise InputError(f"pixels have shape {pixels.shape}, wanted (height, width, 3) or (height, width)")
+    return np.ascontiguousarray(pixels)
+
+
 def matrix(values: ArrayLike, what: str) -> NDArray[np.float32]:
     """Rows of float32."""
     array = float32(values, what)

@@ -128,6 +128,10 @@ class Certificate:
         Verdicts for Recall@2 and deeper, if they were asked for.
     decision : str or None
         With a target radius: ``"reached"``, ``"capped"`` or ``"hopeless"``.
+    plain_retrieved, plain_retrieved_label : str or None
+        What the encoder without noise retrieves, about which nothing is proved, where the gallery has clean embeddings.
+    asking_again : str or None
+        What another question about the same picture means for ``alpha``, where a seed was drawn for this one.
     """
 
     certificate: str
@@ -146,12 +150,37 @@ class Certificate:
     nearest_wrong_view: Optional[str] = None
     at_k: tuple[AtK, ...] = ()
     decision: Optional[str] = None
+    plain_retrieved: Optional[str] = None
+    plain_retrieved_label: Optional[str] = None
+    asking_again: Optional[str] = None
     _steps: Optional[tuple[Step, ...]] = field(default=None, compare=False)
 
     @property
     def certified(self) -> bool:
         """Whether there is a proof."""
         return self.verdict is Verdict.CERTIFIED
+
+    @property
+    def retriever(self) -> str:
+        """Which retriever the certificate speaks of: ``"mean"``, ``"vote"``, ``"pairwise"`` or, without noise, ``"plain"``."""
+        if self.certificate.startswith("lipschitz"):
+            return "plain"
+        return self.certificate if self.certificate in ("vote", "pairwise") else "mean"
+
+    @property
+    def statement(self) -> str:
+        """What is proved, or that nothing is, in a sentence."""
+        item = f"item {self.retrieved}" if self.certified else "the item"
+        what = item if self.label is None else f"label {self.label}"
+        samples = "" if self.retriever == "plain" else f" after {self.samples} samples"
+        if self.verdict is Verdict.MISRETRIEVED:
+            return f"misretrieved: the {self.retriever} retriever does not answer {what}"
+        if self.radius is None:
+            return f"abstained: {what} cannot be guaranteed{samples}"
+        size = "" if math.isinf(self.radius) else f" with l2 norm below {round_down(self.radius)}"
+        sure = "" if self.alpha is None else f", except with probability {self.alpha:g} over the noise"
+        how = f"{self.retriever} retriever" + ("" if self.retriever == "plain" else f", {self.samples} samples")
+        return f"{what}: no change of the prepared picture{size} changes it{sure} ({how})"
 
     def _words(self) -> str:
         name = "" if self.identity is None else f"{self.identity}: "
@@ -322,6 +351,8 @@ class Certificates(AbstractSequence[Certificate]):
                 nearest_wrong_label=columns["nearest_wrong_labels"][place],
                 retrieved_view=columns["retrieved_views"][place],
                 nearest_wrong_view=columns["nearest_wrong_views"][place],
+                plain_retrieved=columns["plain_retrieved"][place],
+                plain_retrieved_label=columns["plain_retrieved_labels"][place],
             )
             for name, column in self._table.items()
         }

@@ -312,6 +312,7 @@ def _row(
 
     retrieved, retrieved_label, retrieved_view = name(answer["retrieved"])
     nearest_wrong, nearest_wrong_label, nearest_wrong_view = name(answer["nearest_wrong"])
+    plain_retrieved, plain_retrieved_label, _ = name(answer["plain"])
     return {
         outcome["certificate"]: Certificate(
             certificate=outcome["certificate"],
@@ -330,6 +331,8 @@ def _row(
             nearest_wrong_view=nearest_wrong_view,
             at_k=tuple(AtK(k, Verdict(word), radius) for k, (word, radius) in enumerate(outcome["deeper"], 2)),
             decision=outcome["decision"],
+            plain_retrieved=plain_retrieved,
+            plain_retrieved_label=plain_retrieved_label,
             _steps=tuple(Step(*step) for step in outcome["steps"]),
         )
         for outcome in answer["outcomes"]
@@ -348,8 +351,8 @@ def _table(rows: list[dict[str, Certificate]], names: tuple[str, ...], settings:
         "nearest_wrong_labels": [row.nearest_wrong_label for row in first],
         "retrieved_views": [row.retrieved_view for row in first],
         "nearest_wrong_views": [row.nearest_wrong_view for row in first],
-        "plain_retrieved": [None] * len(first),
-        "plain_retrieved_labels": [None] * len(first),
+        "plain_retrieved": [row.plain_retrieved for row in first],
+        "plain_retrieved_labels": [row.plain_retrieved_label for row in first],
         "file_scales": [None] * len(first),
         "file_roundings": [None] * len(first),
         "certificates": [
@@ -361,7 +364,9 @@ def _table(rows: list[dict[str, Certificate]], names: tuple[str, ...], settings:
             }
             for name in names
         ],
-        "run": _native.describe_arrays(
+        "run": None
+        if settings["sigma"] is None
+        else _native.describe_arrays(
             settings["sigma"], settings["alpha"], list(names), settings["top_k"], settings["target_radius"]
         ),
     }

@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from typing import Any, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _native
-from ._arrays import PathLike, Seed, as_array, count, float32, seed_digits, span
+from ._arrays import PathLike, Seed, as_array, count, float32, is_image, rgb_pixels, seed_digits, span
 from ._errors import InputError
 from ._progress import Bar, Progress
 
-Picture = Union[PathLike, bytes, ArrayLike]
+if TYPE_CHECKING:
+    import PIL.Image
+
+Picture = Union[PathLike, bytes, ArrayLike, "PIL.Image.Image"]
 
 
 class Encoder:
@@ -110,13 +113,14 @@ class Encoder:
         """SHA-256 of the ONNX file."""
         return self._encoder.digest
 
-    def prepare(self, picture: Union[PathLike, bytes, ArrayLike], identity: str = "picture") -> NDArray[np.float32]:
+    def prepare(self, picture: Picture, identity: str = "picture") -> NDArray[np.float32]:
         """Decodes, resizes and crops a picture as the model config says.
 
         Parameters
         ----------
-        picture : path_like, bytes or array_like
-            A JPEG, PNG or WebP file, the bytes of one, or uint8 pixels ``(height, width, 3)`` or ``(height, width)``.
+        picture : path_like, bytes, PIL.Image.Image or array_like
+            A JPEG, PNG or WebP file, the bytes of one, an image of Pillow, or uint8 pixels ``(height, width, 3)``,
+            ``(3, height, width)`` or ``(height, width)``.
         identity : str
             What messages call a picture without a path.
 
@@ -129,19 +133,13 @@ class Encoder:
             return self._encoder.prepare_file(os.fspath(picture))
         if isinstance(picture, (bytes, bytearray, memoryview)):
             return self._encoder.prepare_bytes(identity, bytes(picture))
-        pixels = as_array(picture, "pixels")
-        if pixels.dtype != np.uint8:
-            raise InputError(f"pixels hold {pixels.dtype} values, wanted uint8")
-        if pixels.ndim == 2:
-            pixels = np.repeat(pixels[:, :, None], 3, axis=2)
-        if pixels.ndim != 3 or pixels.shape[2] != 3:
-            raise InputError(f"pixels have shape {pixels.shape}, wanted (height, width, 3) or (height, width)")
+        pixels = rgb_pixels(picture)
         height, width, _ = pixels.shape
-        return self._encoder.prepare_pixels(identity, height, width, np.ascontiguousarray(pixels).ravel())
+        return self._encoder.prepare_pixels(identity, height, width, pixels.ravel())
 
     def _pixels(self, picture: Any, identity: str) -> NDArray[np.float32]:
         """What the encoder takes, from a prepared picture or one that is not."""
-        if isinstance(picture, (str, os.PathLike, bytes, bytearray, memoryview)):
+        if isinstance(picture, (str, os.PathLike, bytes, bytearray, memoryview)) or is_image(picture):
             return self.prepare(picture, identity)
         array = as_array(picture, "pixels")
         if array.dtype == np.uint8:
@@ -155,7 +153,7 @@ class Encoder:
 
         Parameters
         ----------
-        pictures : array_like, path_like, bytes, or a list of them
+        pictures : array_like, path_like, bytes, PIL.Image.Image, or a list of them
             Prepared pictures ``(b, *shape)``, one of them, or whatever `prepare` takes.
 
         Returns
@@ -163,7 +161,7 @@ class Encoder:
         numpy.ndarray
             float32 ``(b, dimension)``, or ``(dimension,)`` for one picture.
         """
-        one = isinstance(pictures, (str, os.PathLike, bytes, bytearray, memoryview))
+        one = isinstance(pictures, (str, os.PathLike, bytes, bytearray, memoryview)) or is_image(pictures)
         if not one and not isinstance(pictures, (list, tuple)):
             array = as_array(pictures, "pictures")
             one = array.ndim == len(self.shape) and array.dtype != np.uint8 or array.ndim == 2
@@ -221,7 +219,7 @@ class Encoder:
 
         Parameters
         ----------
-        picture : path_like, bytes or array_like
+        picture : path_like, bytes, PIL.Image.Image or array_like
             A prepared picture of `shape`, or whatever `prepare` takes.
         sigma : float
             Standard deviation of the noise.

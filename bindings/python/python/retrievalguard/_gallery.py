@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _native
 from ._arrays import PathLike, as_array, count, matrix
-from ._errors import InputError
+from ._errors import InputError, optional
+from ._exchange import FaissVectors, Labels, arrow_vectors, faiss_index, lance_table, read_items, write_items
 
 if TYPE_CHECKING:
     import pandas
@@ -47,6 +48,10 @@ class Gallery:
     views : sequence of str, optional
         Names of the views that every item has: as many consecutive rows, of one identity and label, are one item. Without
         them every row is an item.
+    sigma, samples, norm_bound : optional
+        What is known of how the vectors were made elsewhere: the noise level of smoothed ones, how many noisy copies are
+        behind each (0 for the embedding of the clean picture) and the norm bound of their encoder. Queries are held against
+        what is said here, and `sigma` is the noise that `certify_picture` takes.
 
     Examples
     --------
@@ -80,6 +85,24 @@ class Gallery:
         identities: Optional[Sequence[str]] = None,
         metric: str = "euclidean",
         views: Optional[Sequence[str]] = None,
+        *,
+        sigma: Optional[float] = None,
+        samples: Optional[int] = None,
+        norm_bound: Optional[float] = None,
+    ) -> None:
+        made = None
+        if not (sigma is None and samples is None and norm_bound is None):
+            made = made_of(sigma, samples, norm_bound)
+        self._fill(vectors, labels, identities, metric, views, made)
+
+    def _fill(
+        self,
+        vectors: ArrayLike,
+        labels: Sequence[Label],
+        identities: Optional[Sequence[str]],
+        metric: str,
+        views: Optional[Sequence[str]],
+        made: Optional[dict[str, Any]],
     ) -> None:
         rows = matrix(vectors, "gallery vectors")
         names = [label_text(label) for label in as_list(labels)]
@@ -87,7 +110,16 @@ class Gallery:
         if identities is None:
             identities = [str(row // max(len(kinds or ()), 1)) for row in range(len(rows))]
         known = [str(identity) for identity in as_list(identities)]
-        self._stored = _native.Gallery(rows, names, known, str(metric), kinds)
+        self._stored = _native.Gallery(rows, names, known, str(metric), kinds, made)
+
+    @classmethod
+    def _made(
+        cls, vectors: ArrayLike, labels: Sequence[Label], identities: Sequence[str], metric: str, made: dict[str, Any]
+    ) -> Gallery:
+        """A gallery of which more is known than a user can say."""
+        gallery = cls.__new__(cls)
+        gallery._fill(vectors, labels, identities, metric, None, made)
+        return gallery
 
     @classmethod
     def _of(cls, stored: _native.Gallery) -> Gallery:
@@ -145,38 +177,192 @@ class Gallery:
     @classmethod
     def from_table(
         cls,
-        table: Union[pandas.DataFrame, polars.DataFrame, pyarrow.Table],
+        table: Union[pandas.DataFrame, polars.DataFrame, pyarrow.Table, pyarrow.RecordBatch],
         metric: str = "euclidean",
+        *,
+        label: str = "label",
+        vector: str = "vector",
+        identity: str = "identity",
+        sigma: Optional[float] = None,
+        samples: Optional[int] = None,
+        norm_bound: Optional[float] = None,
     ) -> Gallery:
-        """A gallery from a table with the columns ``label``, ``vector`` and perhaps ``identity`` and ``view``.
+        """A gallery from a table with a column of labels, one of vectors, and perhaps ``identity`` and ``view``.
 
         Parameters
         ----------
-        table : pandas.DataFrame, polars.DataFrame or pyarrow.Table
-            As `to_pandas`, `to_polars` and `to_arrow` return.
+        table : pandas.DataFrame, polars.DataFrame, pyarrow.Table or pyarrow.RecordBatch
+            As `to_pandas`, `to_polars` and `to_arrow` return, or as others make them; vectors are lists of numbers.
         metric : {"euclidean", "cosine"}
             How vectors are compared.
+        label, vector, identity : str
+            Names of the columns; identities are row numbers where there is no such column.
+        sigma, samples, norm_bound : optional
+            What is known of how the vectors were made, as in `Gallery`.
 
         Returns
         -------
         Gallery
         """
-        names = getattr(table, "column_names", None) or list(getattr(table, "columns", []))
-        for wanted in ("label", "vector"):
-            if wanted not in names:
-                raise InputError(f"the table has no column `{wanted}`, it has {', '.join(map(str, names)) or 'none'}")
-        columns = {name: as_list(table[name]) for name in ("label", "identity", "view") if name in names}
-        vectors = table["vector"]
-        rows = vectors.to_numpy() if type(vectors).__module__.startswith("polars") else as_list(vectors)
+        names: list[Any] = list(getattr(table, "columns", []))
+        if type(table).__module__.startswith("pyarrow"):
+            names = list(getattr(table, "schema").names)
+        wanted = [label, vector] + ([identity] if identity != "identity" else [])
+        for name in wanted:
+            if name not in names:
+                raise InputError(f"the table has no column `{name}`, it has {', '.join(map(str, names)) or 'none'}")
+        columns = {name: as_list(table[name]) for name in (label, identity, "view") if name in names}
+        vectors = table[vector]
+        if type(vectors).__module__.startswith("pyarrow"):
+            rows: Any = arrow_vectors(vectors)
+        else:
+            rows = vectors.to_numpy() if type(vectors).__module__.startswith("polars") else as_list(vectors)
         if getattr(rows, "dtype", None) == object or isinstance(rows, list):
             rows = [np.asarray(row) for row in rows]
             if len({row.shape for row in rows}) > 1:
                 raise InputError("the vectors of the table differ in length")
             rows = np.stack(rows) if rows else np.empty((0, 0), np.float32)
-        views = list(dict.fromkeys(columns["view"])) if "view" in columns else None
-        if views and columns["view"] != views * (len(rows) // len(views)):
-            raise InputError(f"the views of the table are not {', '.join(map(str, views))} for each item in turn")
-        return cls(rows, columns["label"], columns.get("identity"), metric, views)
+        views = cls._view_names(columns.get("view"), len(rows), "the table")
+        known = columns.get(identity)
+        return cls(
+            rows, columns[label], known if known is None else [str(name) for name in known], metric, views,
+            sigma=sigma, samples=samples, norm_bound=norm_bound,
+        )
+
+    @staticmethod
+    def _view_names(column: Optional[list[str]], rows: int, what: str) -> Optional[list[str]]:
+        views = list(dict.fromkeys(column)) if column else None
+        if views and column != views * (rows // len(views)):
+            raise InputError(f"the views of {what} are not {', '.join(map(str, views))} for each item in turn")
+        return views
+
+    @classmethod
+    def from_faiss(
+        cls,
+        index: Any,
+        labels: Optional[Labels] = None,
+        identities: Optional[Sequence[str]] = None,
+        metric: Optional[str] = None,
+        *,
+        sigma: Optional[float] = None,
+        samples: Optional[int] = None,
+        norm_bound: Optional[float] = None,
+    ) -> Gallery:
+        """A gallery of the vectors that a faiss index stores, searched exactly.
+
+        Parameters
+        ----------
+        index : faiss.Index or path_like
+            ``IndexFlatL2``, ``IndexFlatIP``, or another that gives back its vectors, with a warning: certificates are about exact
+            search over the vectors stored here, whatever the index does.
+        labels : sequence or mapping, optional
+            A label for each vector, in their order or by the index's ids. Of a file, by default those that `to_faiss` wrote beside it.
+        identities : sequence of str, optional
+            Names of the pictures; the index's ids by default.
+        metric : {"euclidean", "cosine"}, optional
+            How vectors are compared: as the index does, where that is the smallest distance. An index by inner product over
+            vectors of different norms is another retriever and refused, unless a metric is named.
+        sigma, samples, norm_bound : optional
+            What is known of how the vectors were made, as in `Gallery`.
+
+        Returns
+        -------
+        Gallery
+
+        Examples
+        --------
+        >>> import numpy as np, retrievalguard as rg
+        >>> vectors = np.eye(3, dtype=np.float32)
+        >>> index = rg.Gallery(vectors, ["cat", "cat", "dog"], metric="cosine").to_faiss()
+        >>> rg.Gallery.from_faiss(index, ["cat", "cat", "dog"])
+        Gallery(3 items, 2 labels, dimension 3, cosine)
+        """
+        found = FaissVectors(index, metric)
+        views = None
+        if labels is None:
+            if not isinstance(index, (str, os.PathLike)):
+                raise InputError("an index has no labels of its own, wanted the argument `labels`")
+            labels, names, column = read_items(index, len(found.vectors))
+            views = cls._view_names(column, len(found.vectors), "the items")
+            identities = names if identities is None else identities
+        ids = [int(number) for number in found.ids]
+        if isinstance(labels, Mapping):
+            missing = next((number for number in ids if number not in labels), None)
+            if missing is not None:
+                raise InputError(f"the index has a vector with id {missing}, for which there is no label")
+            labels = [labels[number] for number in ids]
+        known = [str(number) for number in ids] if identities is None else identities
+        return cls(found.vectors, labels, known, found.metric, views, sigma=sigma, samples=samples, norm_bound=norm_bound)
+
+    def to_faiss(self, path: Optional[PathLike] = None, metric: Optional[str] = None) -> Any:
+        """An exact faiss index over the vectors, in their order.
+
+        Parameters
+        ----------
+        path : path_like, optional
+            File for the index; labels and identities are written beside it, as ``path.items.jsonl``.
+        metric : {"l2", "ip"}, optional
+            ``IndexFlatL2`` or ``IndexFlatIP``: by default inner product for a cosine gallery, l2 otherwise.
+
+        Returns
+        -------
+        faiss.Index
+        """
+        index = faiss_index(self, metric)
+        if path is not None:
+            import faiss
+
+            faiss.write_index(index, os.fspath(path))
+            write_items(path, self)
+        return index
+
+    @classmethod
+    def from_lance(
+        cls,
+        table: Any,
+        metric: str = "euclidean",
+        *,
+        label: str = "label",
+        vector: str = "vector",
+        identity: str = "identity",
+        sigma: Optional[float] = None,
+        samples: Optional[int] = None,
+        norm_bound: Optional[float] = None,
+    ) -> Gallery:
+        """A gallery of the rows of a Lance table; an index that the table has is not used.
+
+        Parameters
+        ----------
+        table : str, path_like, lance.LanceDataset or lancedb.table.Table
+            The table, or where it lies.
+        metric, label, vector, identity, sigma, samples, norm_bound : optional
+            As in `from_table`.
+
+        Returns
+        -------
+        Gallery
+        """
+        return cls.from_table(
+            lance_table(table), metric, label=label, vector=vector, identity=identity, sigma=sigma, samples=samples,
+            norm_bound=norm_bound,
+        )
+
+    def to_lance(self, path: PathLike, mode: str = "create") -> Any:
+        """Writes the columns of `to_arrow` as a Lance table.
+
+        Parameters
+        ----------
+        path : path_like
+            Where; ``mode="overwrite"`` replaces what is there.
+        mode : {"create", "overwrite", "append"}
+            What happens to a table that is there.
+
+        Returns
+        -------
+        lance.LanceDataset
+        """
+        lance = optional("lance", "pylance", "a Lance table")
+        return lance.write_dataset(self.to_arrow(), os.fspath(path), mode=mode)
 
     def nearest(self, queries: ArrayLike, k: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The nearest items of each query, each by its nearest row.
@@ -341,3 +527,19 @@ def as_list(values: Any) -> list[Any]:
         if hasattr(values, method):
             return list(getattr(values, method)())
     return list(values)
+
+
+def made_of(sigma: Optional[float], samples: Optional[int], norm_bound: Optional[float]) -> dict[str, Any]:
+    """What is said of how vectors were made."""
+    if sigma is not None and samples == 0:
+        raise InputError(
+            f"samples is 0, so the vectors are of clean pictures, and sigma is {sigma}; wanted sigma=None, and the noise with each question"
+        )
+    return {
+        "sigma": None if sigma is None else float(sigma),
+        "samples": None if samples is None else count(samples, "samples"),
+        "seed": None,
+        "norm_bound": 1.0 if norm_bound is None else float(norm_bound),
+        "plain": None,
+        "encoder": None,
+    }

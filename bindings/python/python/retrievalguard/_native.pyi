@@ -13,8 +13,11 @@ __all__ = [
     "Worker",
     "certify",
     "certify_embeddings",
+    "certify_picture",
     "certify_pictures",
     "check_picture",
+    "decode_bytes",
+    "decode_file",
     "describe_arrays",
     "index",
     "intervals",
@@ -48,6 +51,7 @@ class Gallery:
         identities: list[str],
         metric: str,
         views: Optional[list[str]],
+        made: Optional[dict[str, Any]],
     ) -> Gallery: ...
     @classmethod
     def read(cls, path: _Path) -> Gallery: ...
@@ -55,6 +59,7 @@ class Gallery:
     def nearest(
         self, queries: NDArray[np.float64], count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]: ...
+    def agreement(self, queries: NDArray[np.float32], answers: list[Optional[int]]) -> tuple[int, int, int]: ...
     def __len__(self) -> int: ...
     @property
     def items(self) -> int: ...
@@ -71,6 +76,7 @@ class Gallery:
     def identities(self) -> list[str]: ...
     def item(self, row: int) -> tuple[str, str, Optional[str]]: ...
     def rows_of(self, identity: str) -> list[int]: ...
+    def picture_path(self, row: int) -> Optional[PathLike[str]]: ...
     @property
     def sigma(self) -> Optional[float]: ...
     @property
@@ -130,6 +136,8 @@ def certify(queries: list[dict[str, Any]], gallery: Gallery, settings: dict[str,
 def certify_embeddings(
     queries: list[dict[str, Any]], gallery: Gallery, settings: dict[str, Any]
 ) -> list[dict[str, Any]]: ...
+def decode_bytes(name: str, bytes: bytes) -> NDArray[np.uint8]: ...
+def decode_file(path: _Path) -> NDArray[np.uint8]: ...
 def smooth(
     function: Callable[[NDArray[np.float32]], NDArray[np.float32]],
     pixels: NDArray[np.float32],
@@ -141,6 +149,14 @@ def index(
     encoder: Encoder,
     out: _Path,
     indexing: dict[str, Any],
+    progress: Optional[Callable[[int, int], None]],
+) -> dict[str, Any]: ...
+def certify_picture(
+    embedding: tuple[Optional[Encoder], Optional[dict[str, Any]]],
+    pixels: NDArray[np.float32],
+    gallery: Gallery,
+    asked: dict[str, Any],
+    certifying: dict[str, Any],
     progress: Optional[Callable[[int, int], None]],
 ) -> dict[str, Any]: ...
 def certify_pictures(

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Union, cast
 
 from . import _native
-from ._arrays import PathLike, Seed, count, seed_digits
+from ._arrays import PathLike, Seed, count, is_data_set, seed_digits
 from ._certificates import Certificates
 from ._certify import _names
 from ._encoder import Encoder
 from ._errors import InputError
 from ._gallery import Gallery
 from ._progress import Bar, Progress
+from ._smooth import Function
+
+if TYPE_CHECKING:
+    from ._datasets import DataSet
 
 
 def index(
-    pictures: PathLike,
-    encoder: Encoder,
+    pictures: Union[PathLike, DataSet],
+    encoder: Union[Encoder, Function],
     sigma: Optional[float],
-    out: PathLike,
+    out: Optional[PathLike] = None,
     *,
     samples: Optional[int] = None,
     seed: Optional[Seed] = None,
@@ -33,23 +37,26 @@ def index(
     every: int = 1,
     limit: Optional[int] = None,
     skip_broken: bool = False,
+    classes: Optional[Sequence[str]] = None,
+    norm_bound: Optional[float] = None,
     progress: Progress = True,
 ) -> Gallery:
-    """Embeds labelled pictures and writes a gallery.
+    """Embeds labelled pictures and makes a gallery.
 
-    What is done is on disk at once: after an interruption, Ctrl-C or worse, the same call goes on and ends with the same
-    bytes.
+    Of files, what is done is on disk at once: after an interruption, Ctrl-C or worse, the same call goes on and ends with the
+    same bytes. Pairs in memory are embedded one after the other, and the gallery is written at the end.
 
     Parameters
     ----------
-    pictures : path_like
-        A folder of folders (``label/picture.jpg``), a CSV list, or a data set's folder.
-    encoder : Encoder
-        The encoder.
+    pictures : path_like, torch Dataset or DataLoader, or iterable of pairs
+        A folder of folders (``label/picture.jpg``), a CSV list, or a data set's folder; or anything that yields pairs of a
+        picture, as `certify_picture` takes it, and its label, also in batches.
+    encoder : Encoder, torch module or callable
+        The encoder; a module or function for pairs in memory only.
     sigma : float or None
         Standard deviation of the noise; None for an encoder with a Lipschitz bound, opened with ``engine="double"``.
-    out : path_like
-        Directory for the gallery.
+    out : path_like, optional
+        Directory for the gallery; a gallery of pairs may stay in memory.
     samples : int, optional
         Noisy copies averaged per picture, 32 by default; 0 stores the embedding of the clean picture.
     seed : int or bytes, optional
@@ -71,6 +78,10 @@ def index(
         Take every n-th picture, and at most the first so many of those.
     skip_broken : bool
         Leave broken pictures out, with a warning, instead of raising.
+    classes : sequence of str, optional
+        For pairs: what whole-number labels stand for, by default what the data set says as ``classes``, as torchvision's do.
+    norm_bound : float, optional
+        Norm bound ``F`` of a function, 1 by default.
     progress : bool or callable
         Whether to show a bar, or a function of done and total.
 
@@ -79,6 +90,18 @@ def index(
     Gallery
         As it was written.
     """
+    if is_data_set(pictures):
+        _of_files_only(views=views, shards=shards, split=split, skip_broken=skip_broken or None, format=_given(format))
+        # It asks one picture after the other, by way of what runs are asked with.
+        from ._datasets import index_data_set
+
+        return index_data_set(
+            cast("DataSet", pictures), encoder, sigma, out, samples=samples, seed=seed, metric=metric, excess=excess,
+            classes=classes, norm_bound=norm_bound, every=every, limit=limit, progress=progress,
+        )
+    _of_pairs_only(classes=classes, norm_bound=norm_bound)
+    if out is None:
+        raise InputError("out is None, wanted a directory for a gallery of files")
     place = os.fspath(out)
     indexing = {
         "sigma": None if sigma is None else float(sigma),
@@ -89,7 +112,7 @@ def index(
         "excess": str(excess),
         "shards": None if shards is None else count(shards, "shards"),
     }
-    chosen = _pictures(pictures, format, split, every, limit, skip_broken)
+    chosen = _pictures(cast(PathLike, pictures), format, split, every, limit, skip_broken)
     with Bar(progress, 0, "indexing", "picture") as bar:
         report = _native.index(chosen, _encoder(encoder), place, indexing, bar.to)
     _tell_skipped(report["skipped"])
@@ -97,11 +120,11 @@ def index(
 
 
 def certify_pictures(
-    pictures: PathLike,
-    encoder: Encoder,
-    gallery: PathLike,
-    sigma: Optional[float],
-    out: PathLike,
+    pictures: Union[PathLike, DataSet],
+    encoder: Union[Encoder, Function],
+    gallery: Union[PathLike, Gallery],
+    sigma: Optional[float] = None,
+    out: Optional[PathLike] = None,
     *,
     alpha: Optional[float] = None,
     simultaneous: bool = False,
@@ -120,26 +143,30 @@ def certify_pictures(
     every: int = 1,
     limit: Optional[int] = None,
     skip_broken: bool = False,
+    classes: Optional[Sequence[str]] = None,
+    norm_bound: Optional[float] = None,
     progress: Progress = True,
 ) -> Certificates:
-    """Certifies pictures against a gallery and writes a table, as ``retrievalguard certify`` does.
+    """Certifies pictures against a gallery and makes a table, as ``retrievalguard certify`` does.
 
-    What is done is on disk at once: after an interruption, Ctrl-C or worse, the same call goes on and ends with the same
-    bytes. ``retrievalguard evaluate``, ``report``, ``explain`` and ``attack`` read the directory.
+    Of files, what is done is on disk at once: after an interruption, Ctrl-C or worse, the same call goes on and ends with the
+    same bytes. ``retrievalguard evaluate``, ``report``, ``explain`` and ``attack`` read the directory. Pairs in memory are
+    certified one after the other, and their table, which ``evaluate`` reads, is written at the end.
 
     Parameters
     ----------
-    pictures : path_like
-        The queries: a folder of folders (``label/picture.jpg``), a CSV list, or a data set's folder.
-    encoder : Encoder
-        The encoder that made the gallery.
-    gallery : path_like
-        Directory of the gallery.
+    pictures : path_like, torch Dataset or DataLoader, or iterable of pairs
+        The queries, as `index` takes them. Of pairs in memory, a query is called by its position and a digest of its pixels; its
+        noise depends on both, so a loader that shuffles draws other noise each time.
+    encoder : Encoder, torch module or callable
+        The encoder that made the gallery; a module or function for pairs in memory only.
+    gallery : path_like or Gallery
+        Directory of the gallery; for pairs in memory also the gallery itself.
     sigma : float or None
         Standard deviation of the noise; None for that of the gallery. For a gallery without noise, the encoder needs a
         Lipschitz bound (``engine="double"``), and whatever is about noise is refused.
-    out : path_like
-        Directory for the table ``certificates.parquet``, the journal and what the run was made with.
+    out : path_like, optional
+        Directory for the table ``certificates.parquet``, and of files also for the journal and what the run was made with.
     alpha : float, optional
         Probability that a certificate is wrong, 0.01 by default.
     simultaneous : bool
@@ -161,8 +188,9 @@ def certify_pictures(
     seed : int or bytes, optional
         Root of the noise, fixed before the queries are seen; 0 by default.
     leave_one_out : {"auto", "always", "never"}
-        Whether a query is kept from finding itself; ``"auto"``: if it is the same picture, byte for byte.
-    excess, format, split, every, limit, skip_broken, progress
+        Whether a query is kept from finding itself; ``"auto"``: if it is the same picture, byte for byte, or pixel for pixel
+        where both were pairs in memory.
+    excess, format, split, every, limit, skip_broken, classes, norm_bound, progress
         As in `index`.
 
     Returns
@@ -174,7 +202,20 @@ def certify_pictures(
         sigma, alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, mixtures, replan_bets, seed,
         leave_one_out, excess,
     )
-    chosen = _pictures(pictures, format, split, every, limit, skip_broken)
+    if is_data_set(pictures):
+        _of_files_only(split=split, skip_broken=skip_broken or None, format=_given(format))
+        from ._datasets import certify_data_set
+
+        return certify_data_set(
+            cast("DataSet", pictures), encoder, gallery, out, certifying, classes=classes, norm_bound=norm_bound,
+            leave_one_out=leave_one_out, every=every, limit=limit, progress=progress,
+        )
+    _of_pairs_only(classes=classes, norm_bound=norm_bound)
+    if isinstance(gallery, Gallery):
+        raise InputError("the gallery is in memory, wanted its directory for a run over files, which `Gallery.write` makes")
+    if out is None:
+        raise InputError("out is None, wanted a directory for a run over files")
+    chosen = _pictures(cast(PathLike, pictures), format, split, every, limit, skip_broken)
     places = (os.fspath(gallery), os.fspath(out))
     with Bar(progress, 0, "certifying", "query") as bar:
         report = _native.certify_pictures(chosen, _encoder(encoder), places, certifying, bar.to)
@@ -223,10 +264,26 @@ def _certifying(
     }
 
 
-def _encoder(encoder: Encoder) -> _native.Encoder:
+def _encoder(encoder: Union[Encoder, Function]) -> _native.Encoder:
     if not isinstance(encoder, Encoder):
-        raise InputError(f"encoder is {type(encoder).__name__}, wanted an Encoder")
+        raise InputError(f"encoder is {type(encoder).__name__}, wanted an Encoder for pictures in files")
     return encoder._encoder
+
+
+def _given(format: str) -> Optional[str]:
+    return None if format == "auto" else format
+
+
+def _of_files_only(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"{name} is for pictures in files, wanted none for pairs in memory")
+
+
+def _of_pairs_only(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"{name} is for pairs in memory, wanted none for pictures in files")
 
 
 def _pictures(

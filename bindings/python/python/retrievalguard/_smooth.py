@@ -102,15 +102,7 @@ def smooth(
     flat = pixels.ravel()
     _native.check_picture(flat, list(pixels.shape), identity, float(sigma))
     call = _adapted(function)
-    dimension, together = _tried(call, pixels, min(batch, len(chosen)))
-    if together is None:
-        batch = 1
-    elif not together:
-        warnings.warn(
-            "the function's embeddings depend on what else is in the batch, so it gets one picture at a time, which is slower",
-            stacklevel=2,
-        )
-        batch = 1
+    dimension, batch = _batched(call, pixels, min(batch, len(chosen)), stacklevel=3)
     with Bar(progress, len(chosen), "smoothing", "sample") as bar:
 
         def embed(pictures: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -185,6 +177,17 @@ def _tried(call: Function, picture: NDArray[np.float32], size: int) -> tuple[int
             rows = embedded([picture, *[loud, -loud] * size][: size - 1] + [picture])
         together = unmoved(rows[[0, -1]])
     return dimension, together
+
+
+def _batched(call: Function, picture: NDArray[np.float32], size: int, stacklevel: int) -> tuple[int, int]:
+    """The dimension of embeddings, and how many pictures the function may get at once: one, if companions reach it."""
+    dimension, together = _tried(call, picture, size)
+    if together is False:
+        warnings.warn(
+            "the function's embeddings depend on what else is in the batch, so it gets one picture at a time, which is slower",
+            stacklevel=stacklevel,
+        )
+    return dimension, size if together else 1
 
 
 def _behind(function: Any, depth: int = 3) -> Iterator[Any]:

@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod agreement;
 mod arrays;
 mod attack;
 mod bad_input;
