@@ -128,6 +128,12 @@ impl Curve {
         }
     }
 
+    /// Certified recall over the radius, up to `end`, which is above every radius.
+    fn points(&self, end: f64) -> Vec<(f64, f64)> {
+        let steps = recall_steps(&self.summary, &self.radii, end);
+        steps.into_iter().map(|(radius, share)| (radius, share.share)).collect()
+    }
+
     /// The name in the legend: what was certified, at what cost and with what chance of being wrong.
     fn legend(&self) -> String {
         let mut text = format!("{}: ", self.name());
@@ -179,12 +185,15 @@ impl Comparison {
             let queries = own().map(|(curve, _)| f64::from(curve.summary.queries)).next().unwrap_or(1.0);
             if !plain.is_empty() {
                 let points = plain.into_iter().map(|count| (0.0, f64::from(count) / queries)).collect();
-                let name = "Recall@1 of the encoder of σ without noise: nothing is proved about it";
+                let name = "plain encoder of the runs with noise: Recall@1, nothing is proved";
                 series.push(Series::new(name, PLAIN, points).marks(Marks::Points));
             }
             for (curve, &(colour, dash)) in own() {
-                let steps = recall_steps(&curve.summary, &curve.radii, end);
-                let points = steps.into_iter().map(|(radius, share)| (radius, share.share)).collect();
+                let mut points = curve.points(end);
+                // Where several curves lie on the axis only one could be seen: a curve ends there, unless it is nowhere else.
+                if !curve.radii.is_empty() {
+                    points.pop_if(|last| last.1 == 0.0);
+                }
                 series.push(Series::new(curve.legend(), colour, points).marks(Marks::Steps).dash(dash));
                 let mark = vec![(0.0, curve.summary.recall.share)];
                 series.push(Series::new("", colour, mark).marks(Marks::Points));

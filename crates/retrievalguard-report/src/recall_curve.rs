@@ -26,8 +26,8 @@ pub(crate) fn look(name: CertificateName) -> (usize, Dash) {
         CertificateName::HalfSpace => (0, Dash::Solid),
         CertificateName::Vote => (2, Dash::Solid),
         CertificateName::Pairwise => (7, Dash::Solid),
-        CertificateName::Lipschitz => (4, Dash::Solid),
-        CertificateName::LipschitzMargin => (4, Dash::Dotted),
+        CertificateName::Lipschitz => (3, Dash::Solid),
+        CertificateName::LipschitzMargin => (3, Dash::Dashed),
     }
 }
 

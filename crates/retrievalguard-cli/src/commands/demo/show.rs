@@ -67,9 +67,10 @@ pub(super) fn show(
         Guarantee::PerQuery { alpha: arguments.alpha }.expected_failures(u32::try_from(queries.len())?);
     writeln!(
         out,
-        "sigma {} (pixels in [0, 1]); of one certificate for all queries at most {wrong} wrong ones are to be expected, none of\n\
-         lipschitz; ({VIEWS}): each item is stored in nine views\n",
-        arguments.sigma
+        "sigma {}; among the {} certificates of a row at most {wrong} wrong ones are to be expected, none of lipschitz;\n\
+         ({VIEWS}): against nine views of each item\n",
+        arguments.sigma,
+        queries.len()
     )?;
     explain(&comparison.curves, out)?;
     comparison.curves.retain(|curve| USUAL.contains(&curve.certificate));
@@ -163,7 +164,8 @@ fn explain(curves: &[Curve], out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where each kind of certificate proves more than the other, at the smallest and at the largest radius of the table.
+/// Where each kind of certificate proves more than the other: noise at the smallest such radius of the table, a bound from the
+/// radius on beyond which noise never does.
 fn kinds(curves: &[Curve]) -> Vec<String> {
     let best = |noise: bool, radius: f64| {
         let kind = curves.iter().filter(|curve| curve.sigma.is_some() == noise);
@@ -175,20 +177,20 @@ fn kinds(curves: &[Curve]) -> Vec<String> {
         .filter_map(|&radius| Some((radius, best(true, radius)?, best(false, radius)?)))
         .collect();
     let smoothing = pairs.iter().find(|(_, noisy, still)| noisy.0 > still.0);
-    let bounded = pairs.iter().rev().find(|(_, noisy, still)| still.0 > noisy.0);
+    let further = pairs.iter().rev().take_while(|(_, noisy, still)| still.0 >= noisy.0);
+    let bounded = further.filter(|(_, noisy, still)| still.0 > noisy.0).last();
     let mut sentences = Vec::new();
     if let Some((radius, noisy, still)) = smoothing {
-        let small =
-            if bounded.is_some() { "Smoothing holds more at small radii" } else { "Smoothing holds more" };
+        let small = if bounded.is_some() { " at small radii" } else { "" };
         sentences.push(format!(
-            "{small}: {:.4} by {} at {radius}, {:.4} by {}.",
-            noisy.0, noisy.1, still.0, still.1
+            "Smoothing holds more{small}: at {radius} {} certifies {:.4}, {} {:.4}.",
+            noisy.1, noisy.0, still.1, still.0
         ));
     }
     if let Some((radius, noisy, still)) = bounded {
         sentences.push(format!(
-            "Lipschitz reaches further, by one pass and always: {:.4} by {} at {radius}, {:.4} by {}.",
-            still.0, still.1, noisy.0, noisy.1
+            "Lipschitz reaches further, by one pass and always: at {radius} {} certifies {:.4}, {} {:.4}.",
+            still.1, still.0, noisy.1, noisy.0
         ));
     }
     sentences
