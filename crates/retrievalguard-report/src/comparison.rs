@@ -238,13 +238,16 @@ impl Comparison {
             .collect()
     }
 
-    /// The numbers: a line per curve and radius.
-    pub fn csv(&self) -> String {
+    /// The numbers: a line per curve and radius, at regular radii and at `further` ones.
+    pub fn csv(&self, further: &[f64]) -> String {
         let mut text =
             "panel,certificate,run,sigma,passes,alpha,queries,plain_recall,recall,mean_radius,radius,\
                         certified_recall,lower,upper\n"
                 .to_owned();
-        let radii = self.radii(CSV_RADII);
+        let mut radii = self.radii(CSV_RADII);
+        radii.extend(further);
+        radii.sort_by(f64::total_cmp);
+        radii.dedup();
         for curve in &self.curves {
             let Curve { run, panel, certificate, sigma, passes, summary, plain, .. } = curve;
             let or_nothing = |number: Option<String>| number.unwrap_or_default();

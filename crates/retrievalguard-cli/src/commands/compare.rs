@@ -29,7 +29,7 @@ pub(super) const USUAL: [CertificateName; 4] = [
 const USUAL_FOLDER: &str = "certificates";
 
 /// How many radii the printed table has, about, unless they are named.
-const COLUMNS: usize = 5;
+const COLUMNS: usize = 10;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -123,18 +123,18 @@ pub(super) fn run(arguments: &CompareArgs, out: &mut dyn Write) -> anyhow::Resul
         None => comparison.radii(COLUMNS).into_iter().filter(|&radius| radius > 0.0).collect(),
     };
     print_table(&comparison, &radii, out)?;
-    write_comparison(&comparison, &arguments.out)?;
+    write_comparison(&comparison, &radii, &arguments.out)?;
     writeln!(out, "\n{}", arguments.out.display())?;
     Ok(())
 }
 
-/// Writes figure and numbers under one name with three endings.
-pub(super) fn write_comparison(comparison: &Comparison, path: &Path) -> anyhow::Result<()> {
+/// Writes figure and numbers under one name with three endings; the numbers have the printed table's radii, too.
+pub(super) fn write_comparison(comparison: &Comparison, radii: &[f64], path: &Path) -> anyhow::Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
     }
     write_figure(&comparison.figure(), path)?;
-    Ok(write(&path.with_extension("csv"), comparison.csv().as_bytes())?)
+    Ok(write(&path.with_extension("csv"), comparison.csv(radii).as_bytes())?)
 }
 
 impl Given {

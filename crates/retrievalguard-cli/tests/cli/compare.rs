@@ -23,9 +23,9 @@ fn certified() -> Sandbox {
 #[test]
 fn certificates_with_noise_and_without_share_a_table_a_figure_and_its_numbers() {
     let sandbox = certified();
-    let compare = "compare few runs/still/certificates --out out/common.svg --title Both --radii 0.05,1";
+    let compare = "compare few runs/still/certificates --out out/common.svg --title Both --radii 0.02,0.05,1";
     let run = sandbox.run(compare).succeeds();
-    run.prints(&["15 queries against 30 items", "at 0.05", "at 1", "out/common.svg"]);
+    let run = run.prints(&["15 queries against 30 items", "at 0.05", "at 1", "out/common.svg"]);
     let line = |name: &str| -> Vec<&str> {
         run.out.lines().find(|line| line.starts_with(name)).expect(name).split_whitespace().collect()
     };
@@ -47,17 +47,17 @@ fn certificates_with_noise_and_without_share_a_table_a_figure_and_its_numbers() 
     assert!(sandbox.bytes("out/common.png").starts_with(b"\x89PNG"));
 
     // The numbers are those of `evaluate`.
-    let radii = "0,0.02,0.05";
+    let radii = "0,0.02,0.05,1";
     let wanted = sandbox.run(&format!("evaluate few/certificates.parquet --csv --radii {radii}")).succeeds();
     let numbers = sandbox.text("out/common.csv");
-    let mut compared = 0;
-    for line in wanted.out.lines().filter(|line| line.starts_with("half-space,")) {
+    let wanted: Vec<&str> = wanted.out.lines().filter(|line| line.starts_with("half-space,")).collect();
+    for line in &wanted {
         let fields: Vec<&str> = line.split(',').collect();
         let ending = format!(",{}", fields[1..5].join(","));
-        compared +=
-            usize::from(numbers.lines().any(|line| line.contains(",half-space,") && line.ends_with(&ending)));
+        let found = numbers.lines().find(|line| line.contains(",half-space,") && line.ends_with(&ending));
+        assert!(found.is_some(), "`{ending}` is missing\n{numbers}");
     }
-    assert!(compared >= 2, "{numbers}\n{wanted}");
+    assert_eq!(wanted.len(), 4);
 }
 
 #[test]

@@ -116,11 +116,11 @@ fn a_certificate_keeps_its_colour_until_a_third_run_has_it() {
 fn the_numbers_are_those_of_the_summary_at_every_radius() {
     let noisy = table(Some(0.25), &SMOOTHED);
     let comparison = comparison(1, &[run(Some("a, b"), 0, &noisy)]);
-    let csv = comparison.csv();
+    let csv = comparison.csv(&[0.0, 0.123]);
     let lines: Vec<&str> = csv.lines().collect();
     let radii = comparison.radii(CSV_RADII);
     assert_eq!((radii[0], radii.last().copied()), (0.0, Some(0.2)));
-    assert_eq!(lines.len(), 1 + 2 * radii.len());
+    assert_eq!(lines.len(), 1 + 2 * (radii.len() + 1));
     let begin = "\"panel 0, all of it\",half-space,\"a, b\",0.25,,0.01,4,0.5,0.75,0.07500000000000001,";
     let line = lines.iter().find(|line| line.starts_with(&format!("{begin}0.1,"))).expect(&csv);
     assert!(line.starts_with(&format!("{begin}0.1,0.25,0.00")), "{line}");

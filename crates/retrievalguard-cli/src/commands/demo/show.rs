@@ -74,7 +74,7 @@ pub(super) fn show(
     )?;
     explain(&comparison.curves, out)?;
     comparison.curves.retain(|curve| USUAL.contains(&curve.certificate));
-    write_comparison(&comparison, &paths.figure)?;
+    write_comparison(&comparison, &COMPARED_AT, &paths.figure)?;
 
     let shown = |path: &Path| path.display().to_string();
     writeln!(out, "\nwhere it lies")?;
