@@ -112,17 +112,6 @@ certify() { # RUN MODEL [SIGMA]: without a noise level by one pass
     "$tool" certify "${test[@]}" --every "$every" --model "$model" "${noise[@]}" "${drawn[@]}" "${names[@]}" \
       --gallery "$run.gallery" --jsonl --out "$run"
   fi
-  evaluate "$run"
-}
-
-# Every radius that the table has a column for, whatever the noise level of the run is.
-radii() { "$python" -c 'import sys; print(",".join(sorted({repr(float(s) * f) for s in sys.argv[1:] for f in (.5, 1, 2)}, key=float)))' $sigmas; }
-
-evaluate() { # RUN
-  if [ ! -f "$1/evaluation.json" ] || [ "$1/run.json" -nt "$1/evaluation.json" ]; then
-    "$tool" evaluate "$1/certificates.parquet" --json --radii "$(radii)" > "$1/evaluation.json.part"
-    mv "$1/evaluation.json.part" "$1/evaluation.json"
-  fi
 }
 
 mkdir -p "$work"
@@ -199,4 +188,16 @@ if [ "${FIGURES:-0}" = 1 ]; then
   done
 fi
 
+# Radii at half, one and two times every noise level there is, for each run: the one without noise has a row at all of them.
+radii=$("$python" - "$work" << 'END'
+import pathlib, re, sys
+levels = {float(re.search(r"-s([0-9.]+)$", path.parent.name)[1]) for path in pathlib.Path(sys.argv[1]).glob("*-s[0-9]*/run.json")}
+print(",".join(map(repr, sorted({level * factor for level in levels for factor in (0.5, 1, 2)}))))
+END
+)
+for run in "$work"/*-s[0-9]*/run.json; do
+  run=${run%/run.json}
+  "$tool" evaluate "$run/certificates.parquet" --json --radii "$radii" > "$run/evaluation.json.part"
+  mv "$run/evaluation.json.part" "$run/evaluation.json"
+done
 "$python" "$here/table.py" table "$work" --json "$work/table.json" --csv "$work/table.csv" | tee "$work/table.md"

@@ -14,7 +14,7 @@ use retrievalguard_encoder::table::{ResultTable, StoredTable, Unverified};
 use retrievalguard_report::comparison::{ComparedRun, Comparison, Curve};
 
 use super::evaluate::Radii;
-use super::{command_note, write_figure};
+use super::write_figure;
 use crate::arguments::Certificates;
 
 /// Certificates that are compared unless others are named: the paper's, the two retrievers with noise, and the one without.
@@ -116,7 +116,10 @@ pub(super) fn run(arguments: &CompareArgs, out: &mut dyn Write) -> anyhow::Resul
         };
         curves.extend(compared.curves(wanted)?);
     }
-    let note = command_note();
+    // Where runs lie is nobody's business but their owner's: a figure travels.
+    let folders: Vec<String> = runs.iter().map(Given::folder).collect();
+    let note =
+        format!("retrievalguard compare {} · version {}", folders.join(" "), env!("CARGO_PKG_VERSION"));
     let comparison = Comparison { title: arguments.title.clone(), note, panels: panels.titles, curves };
     let radii = match &arguments.radii {
         Some(Radii(radii)) => radii.clone(),

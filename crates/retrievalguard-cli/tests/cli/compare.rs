@@ -39,11 +39,11 @@ fn certificates_with_noise_and_without_share_a_table_a_figure_and_its_numbers() 
         "Both",
         "half-space: σ = 0.1, 100 passes, α = 0.01",
         "lipschitz: 1 pass, holds always",
-        "compare few",
+        "compare few still · version",
     ] {
         assert!(figure.contains(words), "`{words}` is missing");
     }
-    assert!(!figure.contains("out/common.svg"), "where a figure lies does not decide it");
+    assert!(!figure.contains("out/common.svg") && !figure.contains("runs/still"), "a figure says no paths");
     assert!(sandbox.bytes("out/common.png").starts_with(b"\x89PNG"));
 
     // The numbers are those of `evaluate`.
