@@ -17,10 +17,19 @@ from worker import Worker
 THREADS = int(os.environ.get("THREADS", "2"))
 DIMENSION = 64
 # Name: batch size, steps per round.
-NETWORKS = {"small": (128, 8), "efficientnet-lite0": (16, 3), "resnet18": (4, 3), "lipschitz": (96, 3)}
+NETWORKS = {
+    "small": (128, 8),
+    "efficientnet-lite0": (16, 3),
+    "resnet18": (4, 3),
+    "lipschitz": (96, 3),
+    "distillation": (16, 3),
+}
+# They are made of the training crate's own networks, which have no plain form.
+OWN = {"lipschitz", "distillation"}
 CONTESTANTS = os.environ.get("CONTESTANTS", "plain ours").split()
-# Share of PyTorch's steps per second that a contestant is to reach.
+# Share of PyTorch's steps per second that a contestant is to reach, and that of `ours` in steps of its own networks.
 BARS = {"ours": 0.5, "libtorch": 0.9}
+OWN_BAR = 0.8
 
 
 def environment():
@@ -44,6 +53,12 @@ def torch_network(name):
         def forward(self, x):
             return nn.functional.normalize(self.head(x.mean((2, 3))))
 
+    class Features(nn.Module):
+        """Mean over the positions, length one."""
+
+        def forward(self, x):
+            return nn.functional.normalize(x.mean((2, 3)))
+
     def convolution(inputs, outputs, side, stride=1, groups=1):
         return nn.Conv2d(inputs, outputs, side, stride, side // 2, groups=groups, bias=False)
 
@@ -54,7 +69,7 @@ def torch_network(name):
             channels = 64
         return nn.Sequential(*layers, Normalise(64)), (1, 28, 28)
 
-    if name == "efficientnet-lite0":
+    if name in ("efficientnet-lite0", "distillation"):
 
         class Block(nn.Module):
             def __init__(self, inputs, outputs, expansion, side, stride):
@@ -82,7 +97,8 @@ def torch_network(name):
             for block in range(blocks):
                 layers.append(Block(channels, outputs, expansion, side, stride if block == 0 else 1))
                 channels = outputs
-        layers += [convolution(channels, 1280, 1), nn.BatchNorm2d(1280), nn.ReLU6(), Normalise(1280)]
+        layers += [convolution(channels, 1280, 1), nn.BatchNorm2d(1280), nn.ReLU6()]
+        layers.append(Features() if name == "distillation" else Normalise(1280))
         # Evaluation mode freezes the statistics; scale and shift are still learned.
         return nn.Sequential(*layers).eval(), (3, 112, 112)
 
@@ -172,14 +188,20 @@ class Torch:
         self.model, shape = torch_network(network)
         self.pictures, self.targets = torch.rand((batch, *shape)) * 2 - 1, torch.rand((batch, DIMENSION)) * 0.2 - 0.1
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        if network == "distillation":
+            self.teacher = torch_network(network)[0]
+            self.noisy = self.pictures + torch.randn_like(self.pictures) * 0.25
         self.step()
 
     def step(self):
-        rows = self.model(self.pictures)
-        if self.network == "lipschitz":
-            loss = radius_loss(self.torch, rows)
+        if self.network == "distillation":
+            with self.torch.no_grad():
+                wanted = self.teacher(self.pictures)
+            loss = ((self.model(self.noisy) - wanted) ** 2).sum(1).mean()
+        elif self.network == "lipschitz":
+            loss = radius_loss(self.torch, self.model(self.pictures))
         else:
-            loss = ((rows - self.targets) ** 2).mean()
+            loss = ((self.model(self.pictures) - self.targets) ** 2).mean()
         self.optimiser.zero_grad()
         loss.backward()
         start = time.perf_counter()
@@ -210,8 +232,7 @@ def main():
         workers = {
             kind: Worker(program, kind, network, batch, steps, **environment())
             for kind in CONTESTANTS
-            # The Lipschitz encoder has no plain form.
-            if network != "lipschitz" or "plain" not in kind
+            if network not in OWN or "plain" not in kind
         }
         workers["torch"] = Torch(network, batch, steps)
         speeds = {kind: [] for kind in workers}
@@ -229,9 +250,10 @@ def main():
                 f" {compare(found, speeds['torch'], 1):.2f} by CPU time; Adam {100 * adam:.0f} %"
             )
             if kind in BARS:
-                good = compare(found, speeds["torch"], 0) >= BARS[kind]
+                bar = OWN_BAR if kind == "ours" and network in OWN else BARS[kind]
+                good = compare(found, speeds["torch"], 0) >= bar
                 met &= good
-                print(f"    bar (at least {BARS[kind]} of PyTorch): {'met' if good else 'missed'}", flush=True)
+                print(f"    bar (at least {bar} of PyTorch): {'met' if good else 'missed'}", flush=True)
         for worker in workers.values():
             worker.close()
     return 0 if met else 1

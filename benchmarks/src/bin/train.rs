@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! train plain|ours|libtorch-plain|libtorch small|efficientnet-lite0|resnet18 BATCH STEPS
+//! train ours|libtorch lipschitz|distillation BATCH STEPS
 //! ```
 //!
 //! A step is forward, backward and Adam. `plain` builds the layers from burn's own operations, `ours` from
@@ -25,8 +26,8 @@ use cpu_time::ProcessTime;
 use retrievalguard::Seed;
 use retrievalguard_train::backend::Backend;
 use retrievalguard_train::kernel::{self, Activation, Geometry};
-use retrievalguard_train::loss::CertifiedRadiusLoss;
-use retrievalguard_train::network::{Architecture, NetworkConfig, PictureSize};
+use retrievalguard_train::loss::{CertifiedRadiusLoss, distillation_loss};
+use retrievalguard_train::network::{Architecture, HeadKind, NetworkConfig, PictureSize};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -55,6 +56,10 @@ fn main() -> Result<(), Failure> {
         "resnet18" => Network::ResNet18,
         "lipschitz" => {
             let training = LipschitzTraining::new(batch.parse()?, &backend.device()?.autodiff())?;
+            return measure(training, contestant, steps.parse()?);
+        }
+        "distillation" => {
+            let training = Distillation::new(batch.parse()?, &backend.device()?)?;
             return measure(training, contestant, steps.parse()?);
         }
         other => return Err(format!("network is `{other}`").into()),
@@ -164,6 +169,48 @@ impl Learns for LipschitzTraining {
         let gradients = GradientsParams::from_grads(loss.backward(), &network);
         let start = Instant::now();
         self.network = Some(self.optimiser.step(1e-3, network, gradients));
+        (loss.into_scalar(), start.elapsed().as_secs_f64())
+    }
+}
+
+/// `train --preset distillation` at 112 pixels: the teacher's rows of clean pictures, then a step of the student on noisy ones.
+struct Distillation {
+    teacher: retrievalguard_train::Network,
+    student: Option<retrievalguard_train::Network>,
+    optimiser: ModuleOptimizer,
+    clean: Tensor<4>,
+    noisy: Tensor<4>,
+}
+
+impl Distillation {
+    /// `device` is without gradients.
+    fn new(batch: usize, device: &Device) -> Result<Self, Failure> {
+        let picture = PictureSize { channels: 3, height: 112, width: 112 };
+        let config = NetworkConfig {
+            dimension: 1280,
+            head: HeadKind::None,
+            ..NetworkConfig::new(Architecture::EfficientnetLite0, picture)
+        };
+        let network =
+            |seed, device: &Device| retrievalguard_train::Network::new(&config, Seed::new(seed), device);
+        let learning = device.clone().autodiff();
+        let shape = [batch, 3, 112, 112];
+        let clean = Random::default().tensor(shape, 1.0, device);
+        let noise = Random(Cell::new(2)).tensor(shape, 0.5, &learning);
+        let noisy = Random::default().tensor(shape, 1.0, &learning) + noise;
+        let (teacher, student) = (network(1, device)?, Some(network(2, &learning)?));
+        Ok(Self { teacher, student, optimiser: AdamConfig::new().init(), clean, noisy })
+    }
+}
+
+impl Learns for Distillation {
+    fn step(&mut self) -> (f32, f64) {
+        let wanted = self.teacher.forward(self.clean.clone());
+        let student = self.student.take().expect("a step puts the student back");
+        let loss = distillation_loss(student.forward(self.noisy.clone()), wanted.autodiff());
+        let gradients = GradientsParams::from_grads(loss.backward(), &student);
+        let start = Instant::now();
+        self.student = Some(self.optimiser.step(1e-3, student, gradients));
         (loss.into_scalar(), start.elapsed().as_secs_f64())
     }
 }

@@ -5,6 +5,7 @@ mod certify;
 mod certify_embeddings;
 mod certify_samples;
 mod check_model;
+mod compare;
 mod completions;
 mod copy_encoder;
 mod demo;
@@ -37,6 +38,14 @@ use std::io::Write;
 use std::path::Path;
 
 use clap::Subcommand;
+use retrievalguard::storage::atomic;
+use retrievalguard_report::chart::Figure;
+
+/// Pixels of a PNG per unit of a figure.
+const PNG_SCALE: f32 = 2.0;
+
+/// Flags that decide where and how fast something is made, and not what comes of it.
+const PLACES: [&str; 5] = ["--out", "--cache", "--threads", "--batch", "--onnxruntime"];
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -64,6 +73,8 @@ pub(crate) enum Command {
     Recommend(Box<recommend::RecommendArgs>),
     /// Summarise certificates: certified recall, average radius, rejected ratio
     Evaluate(evaluate::EvaluateArgs),
+    /// Draw certificates of several runs with common axes, with noise and without
+    Compare(compare::CompareArgs),
     /// Print the chain of numbers behind one certificate, each with the statement it uses
     Explain(explain::ExplainArgs),
     /// Run a sweep and draw its figure
@@ -147,6 +158,7 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Recall(arguments) => recall::run(arguments, out),
         Command::Recommend(arguments) => recommend::run(arguments, out),
         Command::Evaluate(arguments) => evaluate::run(arguments, out),
+        Command::Compare(arguments) => compare::run(arguments, out),
         Command::Explain(arguments) => explain::run(arguments, out),
         Command::Experiment(arguments) => experiment::run(arguments, out),
         Command::Report(arguments) => report::run(arguments, out),
@@ -172,4 +184,27 @@ fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
     if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+/// Writes a figure as SVG and as PNG under one name, whatever its ending.
+fn write_figure(figure: &Figure, path: &Path) -> anyhow::Result<()> {
+    atomic::write(&path.with_extension("svg"), figure.svg().as_bytes())?;
+    atomic::write(&path.with_extension("png"), &figure.png(PNG_SCALE)?)?;
+    Ok(())
+}
+
+/// The command as it was given, without places and speed, and the program's version: the small line below a figure.
+fn command_note() -> String {
+    let mut command = "retrievalguard".to_owned();
+    let mut words = std::env::args_os().skip(1);
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        if PLACES.contains(&text.as_ref()) {
+            words.next();
+        } else if !PLACES.iter().any(|flag| text.starts_with(&format!("{flag}="))) {
+            command.push(' ');
+            command.push_str(&quoted(Path::new(&word)));
+        }
+    }
+    format!("{command} · version {}", env!("CARGO_PKG_VERSION"))
 }

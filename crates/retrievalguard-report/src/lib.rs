@@ -6,8 +6,10 @@
 
 pub mod attack;
 pub mod chart;
+pub mod comparison;
 pub mod experiment;
 pub mod picture;
+mod recall_curve;
 pub mod recommendation;
 pub mod report;
 pub mod visible;

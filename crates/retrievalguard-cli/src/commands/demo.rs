@@ -1,5 +1,7 @@
 //! `retrievalguard demo`: renders pictures, indexes them, certifies queries and shows the result.
 
+mod show;
+
 use std::fs;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -7,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use retrievalguard::certificate::{CertificateName, Radius};
-use retrievalguard::evaluation::{Guarantee, Share, Summary};
+use retrievalguard::certificate::CertificateName;
 use retrievalguard::gallery::Metric;
 use retrievalguard::storage::atomic::{self, WriteError};
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::journal::Differences;
 use retrievalguard::storage::lock::{FolderLock, LOCK_FILE};
 use retrievalguard::storage::stored::StoredGallery;
+use retrievalguard::views::ViewSet;
 use retrievalguard::{Alpha, Excess, SampleCount, Seed, Sigma};
 use retrievalguard_encoder::dataset::{
     Boxes, BrokenPictures, DatasetOptions, Format, RecordSet, Selected, open,
@@ -27,11 +29,10 @@ use retrievalguard_encoder::pipeline::{
     usual_certificates,
 };
 use retrievalguard_encoder::synthetic::{Part, SyntheticDataset};
+use retrievalguard_encoder::views::view_set;
 use serde_json::{Value, json};
 
 use super::certify::{print_plan, tell_resumed};
-use super::evaluate::{print_text, summaries, usual_radii};
-use super::quoted;
 use super::run_directory::{log_run, own_command};
 use crate::arguments::EngineArgs;
 use crate::progress::Progress;
@@ -51,16 +52,8 @@ const BOUNDED: (&[u8], &[u8]) = (
     include_bytes!("../../demo/lipschitz/encoder.toml"),
 );
 
-/// Certificates that are shown side by side.
-const COMPARED: [CertificateName; 4] = [
-    CertificateName::Paper,
-    CertificateName::HalfSpace,
-    CertificateName::Pairwise,
-    CertificateName::Lipschitz,
-];
-
-/// Radii at which they are.
-const COMPARED_AT: [f64; 3] = [0.25, 0.5, 0.75];
+/// Views of each item that the encoder with a bound searches, beside the items as they are.
+const VIEWS: &str = "shifts";
 
 /// Seed of the synthetic data set whose training part the encoder has seen.
 pub(super) const SYNTHETIC_SEED: u64 = 1;
@@ -111,6 +104,8 @@ struct DemoPaths {
     certificates: PathBuf,
     /// The same without noise, by another encoder.
     without_noise: PathBuf,
+    /// Both kinds of certificates with common axes.
+    figure: PathBuf,
 }
 
 impl DemoPaths {
@@ -121,6 +116,7 @@ impl DemoPaths {
             gallery: directory.join("gallery"),
             certificates: directory.join("certificates"),
             without_noise: directory.join("without-noise"),
+            figure: directory.join("comparison.svg"),
         }
     }
 
@@ -151,36 +147,45 @@ pub(super) fn run(arguments: &DemoArgs, out: &mut dyn Write) -> anyhow::Result<(
         render(&paths, part, arguments.engine.threads())?;
     }
 
-    let gallery = stored_gallery(arguments, &paths, &paths.gallery, Some(arguments.sigma), &embedder)?;
+    let gallery = stored_gallery(arguments, &paths, &paths.gallery, Some(arguments.sigma), &embedder, None)?;
     let all = read(&paths, Part::Queries)?;
     let selected = Selected { chosen: all.spread(arguments.queries.get()), all };
     let options = options(arguments, CertificateName::SMOOTHED.to_vec());
     let name = paths.gallery.display().to_string();
     let request = options.request(Some(arguments.sigma), &selected, &embedder, (&gallery, &name))?;
     print_plan(&request)?;
-    let report =
+    let smoothed =
         certified(&request, "certifying", (&paths, &paths.gallery, &paths.encoder), &paths.certificates)?;
-    tell_resumed(&report);
-    let bounded = without_noise(arguments, &paths, &selected)?;
-    show(arguments, &paths, (&report, &bounded), request.queries, out)
+    tell_resumed(&smoothed);
+    let [bounded, views] = without_noise(arguments, &paths, &selected)?;
+    show::show(arguments, &paths, &show::Runs { smoothed, bounded, views }, request.queries, out)
 }
 
-/// Certifies the same queries by an encoder with a Lipschitz bound: one pass each, no noise and no chance.
+/// Certifies the same queries by an encoder with a Lipschitz bound: one pass each, no noise and no chance. Once against the
+/// items as they are, once against several views of each.
 fn without_noise(
     arguments: &DemoArgs,
     paths: &DemoPaths,
     selected: &Selected,
-) -> anyhow::Result<CertifyReport> {
+) -> anyhow::Result<[CertifyReport; 2]> {
     let folder = &paths.without_noise;
     fs::create_dir_all(folder).map_err(|error| WriteError::new(folder, error))?;
-    let (model, gallery) = (folder.join("encoder.onnx"), folder.join("gallery"));
+    let model = folder.join("encoder.onnx");
     write_encoder(&model, BOUNDED.0, BOUNDED.1)?;
     let embedder = OnnxEmbedder::open(&model, ModelConfig::for_model(&model)?, &arguments.engine.double())?;
-    let stored = stored_gallery(arguments, paths, &gallery, None, &embedder)?;
-    let options = options(arguments, usual_certificates(None));
-    let name = gallery.display().to_string();
-    let request = options.request(None, selected, &embedder, (&stored, &name))?;
-    certified(&request, "certifying without noise", (paths, &gallery, &model), &folder.join("certificates"))
+    let run = |views: Option<&ViewSet>, names: Vec<CertificateName>| {
+        let named = |name: &str| match views {
+            Some(set) => folder.join(format!("{name}-{}", set.name())),
+            None => folder.join(name),
+        };
+        let gallery = named("gallery");
+        let stored = stored_gallery(arguments, paths, &gallery, None, &embedder, views)?;
+        let (options, name) = (options(arguments, names), gallery.display().to_string());
+        let request = options.request(None, selected, &embedder, (&stored, &name))?;
+        certified(&request, "certifying without noise", (paths, &gallery, &model), &named("certificates"))
+    };
+    let views = view_set(VIEWS)?;
+    Ok([run(None, usual_certificates(None))?, run(Some(&views), vec![CertificateName::Lipschitz])?])
 }
 
 /// Certifies, or goes on with it, and leaves the run in a folder.
@@ -344,6 +349,7 @@ fn stored_gallery(
     directory: &Path,
     sigma: Option<Sigma>,
     embedder: &OnnxEmbedder,
+    views: Option<&ViewSet>,
 ) -> anyhow::Result<StoredGallery> {
     if let Ok(stored) = StoredGallery::open(directory) {
         return Ok(stored);
@@ -356,7 +362,7 @@ fn stored_gallery(
         samples: GALLERY_SAMPLES,
         seed: Seed::new(0),
         metric: Metric::Euclidean,
-        views: None,
+        views,
         excess: Excess::Refuse,
         broken: BrokenPictures::Fatal,
         threads: arguments.engine.threads(),
@@ -368,158 +374,4 @@ fn stored_gallery(
     progress.finish();
     result?;
     Ok(StoredGallery::open(directory)?)
-}
-
-/// The tables, what they mean, where they are and what to try next.
-fn show(
-    arguments: &DemoArgs,
-    paths: &DemoPaths,
-    (report, bounded): (&CertifyReport, &CertifyReport),
-    queries: &RecordSet,
-    out: &mut dyn Write,
-) -> anyhow::Result<()> {
-    let guarantee = Guarantee::PerQuery { alpha: arguments.alpha };
-    let found = summaries(&report.table, guarantee)?;
-    print_text(&report.table, &found, &usual_radii(&report.table), guarantee, out)?;
-    writeln!(out)?;
-    explain(&found, report.table.plain_recall(), out)?;
-    writeln!(out)?;
-    compare(arguments, &found, &summaries(&bounded.table, Guarantee::Always)?, out)?;
-
-    let shown = |path: &Path| path.display().to_string();
-    writeln!(out, "\nwhere it lies")?;
-    for (what, path) in [
-        ("table of certificates", paths.certificates.join("certificates.parquet")),
-        ("the same as JSON lines", paths.certificates.join("certificates.jsonl")),
-        ("gallery", paths.gallery.clone()),
-        ("pictures", paths.pictures.clone()),
-        ("encoder and its config", paths.encoder.clone()),
-        ("the same without noise", paths.without_noise.clone()),
-    ] {
-        writeln!(out, "  {what:<25} {}", shown(&path))?;
-    }
-
-    let program = std::env::args_os().next().map_or_else(|| "retrievalguard".into(), PathBuf::from);
-    let [program, gallery, model, table, pictures, decisions] = [
-        &program,
-        &paths.gallery,
-        &paths.encoder,
-        &paths.certificates.join("certificates.parquet"),
-        &paths.part(Part::Queries),
-        &arguments.out.join("decisions"),
-    ]
-    .map(|path| quoted(path));
-    let picture = quoted(&paths.part(Part::Queries).join(&queries[0].identity));
-    let run = quoted(&paths.certificates);
-    let with =
-        format!("--gallery {gallery} --model {model} --sigma {}{}", arguments.sigma, engine(arguments));
-    writeln!(out, "\ntry next")?;
-    writeln!(out, "  {program} report {run}")?;
-    writeln!(out, "  {program} explain {} --run {run}{}", queries[0].identity, engine(arguments))?;
-    writeln!(out, "  {program} query {picture} {with}")?;
-    writeln!(out, "  {program} evaluate {table} --radii 0,0.1,0.2,0.4")?;
-    writeln!(
-        out,
-        "  {program} certify {pictures} {with} --target-radius 0.1 --samples 5000 --every 9 --out {decisions}"
-    )?;
-    Ok(())
-}
-
-/// Smoothing and one pass, side by side.
-fn compare(
-    arguments: &DemoArgs,
-    smoothed: &[(CertificateName, Summary)],
-    bounded: &[(CertificateName, Summary)],
-    out: &mut dyn Write,
-) -> anyhow::Result<()> {
-    writeln!(out, "beside them the same queries without noise, by an encoder with a Lipschitz bound")?;
-    write!(
-        out,
-        "{:<16} {:>7} {:>8} {:>8} {:>10} {:>8}",
-        "certificate", "passes", "alpha", "recall", "certified", "radius"
-    )?;
-    for radius in COMPARED_AT {
-        write!(out, " {:>8}", format!("at {radius}"))?;
-    }
-    writeln!(out)?;
-    for wanted in COMPARED {
-        let Some((name, summary)) = smoothed.iter().chain(bounded).find(|(name, _)| *name == wanted) else {
-            continue;
-        };
-        let (passes, alpha) = match summary.guarantee {
-            Guarantee::Always => (1, "always".to_owned()),
-            Guarantee::PerQuery { alpha } | Guarantee::Simultaneous { alpha } => {
-                (arguments.pilot.get() + arguments.samples.get(), alpha.to_string())
-            }
-        };
-        write!(
-            out,
-            "{name:<16} {passes:>7} {alpha:>8} {:>8.4} {:>10.4} {:>8}",
-            summary.recall.share,
-            summary.certified.share,
-            Radius::Finite(summary.average_finite_radius).to_string()
-        )?;
-        for radius in COMPARED_AT {
-            write!(out, " {:>8.4}", summary.certified_recall(radius).share)?;
-        }
-        writeln!(out)?;
-    }
-    writeln!(
-        out,
-        "at r: share of all queries whose certified radius exceeds r; always: no chance is involved"
-    )?;
-    Ok(())
-}
-
-/// What the table proves, in words.
-fn explain(
-    summaries: &[(CertificateName, Summary)],
-    plain: Option<Share>,
-    out: &mut dyn Write,
-) -> anyhow::Result<()> {
-    let of = |wanted: CertificateName| summaries.iter().find(|(name, _)| *name == wanted);
-    let (Some((_, half_space)), Some((_, paper))) =
-        (of(CertificateName::HalfSpace), of(CertificateName::Paper))
-    else {
-        return Ok(());
-    };
-    let [here, there] = [half_space, paper].map(|summary| summary.average_finite_radius);
-    writeln!(
-        out,
-        "The encoder has never seen these products and finds the right one for {} of {} queries.",
-        half_space.recall.count, half_space.queries
-    )?;
-    writeln!(
-        out,
-        "For {} of them half-space proves that no change of the pixels with an l2 norm below the\n\
-         query's radius makes the answer wrong; the mean radius over all queries is {}.",
-        half_space.certified.count,
-        Radius::Finite(here)
-    )?;
-    writeln!(
-        out,
-        "From the same samples the paper's certificate proves {} of them, with a mean radius of {}.",
-        paper.certified.count,
-        Radius::Finite(there)
-    )?;
-    if let Some(plain) = plain {
-        writeln!(
-            out,
-            "Without noise the encoder finds the right one for {} of {} queries, about which nothing is proved.",
-            plain.count, half_space.queries
-        )?;
-    }
-    Ok(())
-}
-
-/// The engine's flags as they were given.
-fn engine(arguments: &DemoArgs) -> String {
-    let mut flags = String::new();
-    if let Some(engine) = arguments.engine.engine {
-        flags.push_str(&format!(" --engine {engine}"));
-    }
-    if let Some(library) = &arguments.engine.onnxruntime {
-        flags.push_str(&format!(" --onnxruntime {}", quoted(library)));
-    }
-    flags
 }

@@ -44,7 +44,7 @@ pub(crate) struct EvaluateArgs {
 
 /// `0,0.1,0.2`: one word, so that a later flag replaces an earlier one whole.
 #[derive(Clone, Debug)]
-struct Radii(Vec<f64>);
+pub(super) struct Radii(pub(super) Vec<f64>);
 
 impl std::str::FromStr for Radii {
     type Err = String;
@@ -146,10 +146,7 @@ fn guarantee(
 }
 
 /// The numbers of every certificate in the table.
-pub(super) fn summaries(
-    table: &ResultTable,
-    guarantee: Guarantee,
-) -> anyhow::Result<Vec<(CertificateName, Summary)>> {
+fn summaries(table: &ResultTable, guarantee: Guarantee) -> anyhow::Result<Vec<(CertificateName, Summary)>> {
     table
         .certificates()
         .iter()
@@ -161,7 +158,7 @@ pub(super) fn summaries(
 }
 
 /// Eleven radii from zero to just below the largest finite one.
-pub(super) fn usual_radii(table: &ResultTable) -> Vec<f64> {
+fn usual_radii(table: &ResultTable) -> Vec<f64> {
     let largest = table
         .rows()
         .iter()
@@ -179,7 +176,7 @@ pub(super) fn usual_radii(table: &ResultTable) -> Vec<f64> {
 }
 
 /// For people: what is claimed, a line per certificate, and the curves.
-pub(super) fn print_text(
+fn print_text(
     table: &ResultTable,
     summaries: &[(CertificateName, Summary)],
     radii: &[f64],

@@ -14,17 +14,13 @@ use retrievalguard_encoder::experiment::{
 };
 use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_encoder::synthetic::{Part, Subject, SyntheticDataset};
-use retrievalguard_report::chart::Figure;
 use retrievalguard_report::experiment::{figure, lipschitz_curves, lipschitz_figure};
 use serde_json::json;
 
 use super::demo::SYNTHETIC_SEED;
-use super::quoted;
+use super::{command_note, write_figure};
 use crate::arguments::{DataArgs, EngineArgs};
 use crate::progress::{Progress, tell};
-
-/// Pixels of a PNG per unit of the figure.
-const PNG_SCALE: f32 = 2.0;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -95,7 +91,7 @@ pub(super) fn run(arguments: &ExperimentArgs, out: &mut dyn Write) -> anyhow::Re
             figure(&config.title, wanted, &results, &note)?
         }
     };
-    write_figure(&drawing, &folder)?;
+    write_figure(&drawing, &folder.join("figure.svg"))?;
     writeln!(out, "{}", folder.join("figure.svg").display())?;
     if config.lipschitz.is_none() {
         tell(format_args!(
@@ -103,12 +99,6 @@ pub(super) fn run(arguments: &ExperimentArgs, out: &mut dyn Write) -> anyhow::Re
              which is certify's default unless the file names one, was looked at"
         ));
     }
-    Ok(())
-}
-
-fn write_figure(drawing: &Figure, folder: &Path) -> anyhow::Result<()> {
-    write(&folder.join("figure.svg"), drawing.svg().as_bytes())?;
-    write(&folder.join("figure.png"), &drawing.png(PNG_SCALE)?)?;
     Ok(())
 }
 
@@ -175,26 +165,12 @@ fn data(arguments: &ExperimentArgs, config: &ExperimentConfig) -> anyhow::Result
     Ok(SweepData { gallery: part(Part::Gallery)?, queries, leave_one_out: false })
 }
 
-/// Flags that decide where and how fast an experiment is run, and not what comes of it.
-const PLACES: [&str; 5] = ["--out", "--cache", "--threads", "--batch", "--onnxruntime"];
-
 /// The command that makes the figure again, the program's version, and the commit whose files it used.
 fn note(arguments: &ExperimentArgs) -> String {
-    let mut command = "retrievalguard".to_owned();
-    let mut words = std::env::args_os().skip(1);
-    while let Some(word) = words.next() {
-        let text = word.to_string_lossy();
-        if PLACES.contains(&text.as_ref()) {
-            words.next();
-        } else if !PLACES.iter().any(|flag| text.starts_with(&format!("{flag}="))) {
-            command.push(' ');
-            command.push_str(&quoted(Path::new(&word)));
-        }
-    }
-    let version = env!("CARGO_PKG_VERSION");
+    let command = command_note();
     match commit(&arguments.file) {
-        Some(commit) => format!("{command} · version {version}, commit {commit}"),
-        None => format!("{command} · version {version}"),
+        Some(commit) => format!("{command}, commit {commit}"),
+        None => command,
     }
 }
 

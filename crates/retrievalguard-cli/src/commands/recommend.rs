@@ -11,12 +11,9 @@ use retrievalguard_encoder::dataset::Role;
 use retrievalguard_encoder::recommend::{RecommendOptions, Recommendation, Setting, recommend};
 use retrievalguard_report::recommendation::recommendation_figure;
 
-use super::quoted;
+use super::{PNG_SCALE, quoted};
 use crate::arguments::{DataArgs, ModelArgs, tell_skipped};
 use crate::progress::{Progress, tell};
-
-/// Pixels of a PNG per unit of the figure.
-const PNG_SCALE: f32 = 2.0;
 
 #[derive(clap::Args, Debug)]
 #[command(

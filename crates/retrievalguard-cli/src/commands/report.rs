@@ -31,12 +31,9 @@ use retrievalguard_report::report::{
 };
 use retrievalguard_report::visible::VisibleRadius;
 
-use super::quoted;
 use super::run_directory::{ATTACK_FILE, LOG_FILE, RunDirectory};
+use super::{quoted, write_figure};
 use crate::progress::tell;
-
-/// Pixels of a PNG per unit of a figure.
-const SCALE: f32 = 2.0;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -89,8 +86,7 @@ pub(super) fn run(arguments: &ReportArgs, out: &mut dyn Write) -> anyhow::Result
     let figures = folder.join("figures");
     fs::create_dir_all(&figures).map_err(|error| WriteError::new(&figures, error))?;
     for figure in report.figures()? {
-        atomic::write(&figures.join(format!("{}.svg", figure.name)), figure.figure.svg().as_bytes())?;
-        atomic::write(&figures.join(format!("{}.png", figure.name)), &figure.figure.png(SCALE)?)?;
+        write_figure(&figure.figure, &figures.join(figure.name))?;
     }
     atomic::write(&path, html.as_bytes())?;
     for note in &report.notes {

@@ -12,21 +12,43 @@ const DEMO: &str = "demo --queries 120 --samples 60 --pilot 40 --engine rten";
 #[test]
 fn a_demo_shows_every_certificate_and_continues_to_the_same_bytes() {
     let sandbox = Sandbox::new();
-    let first = sandbox.run(DEMO).succeeds().prints(&["120 queries", "where it lies", "try next"]);
+    let first = sandbox.run(DEMO).succeeds().prints(&[
+        "120 queries",
+        "where it lies",
+        "try next",
+        "Lipschitz reaches further, by one pass and always",
+    ]);
     for name in CertificateName::SMOOTHED {
         let listed = first.out.lines().filter(|line| line.split_whitespace().next() == Some(name.as_str()));
-        // In the table, in the curves and, for three of them, beside the one without noise.
-        let wanted = if ["paper", "half-space", "pairwise"].contains(&name.as_str()) { 3 } else { 2 };
-        assert_eq!(listed.count(), wanted, "{name}\n{first}");
+        assert_eq!(listed.count(), 1, "{name}\n{first}");
     }
-    let bounded = first.out.lines().find(|line| line.starts_with("lipschitz ")).expect("without noise");
-    assert!(bounded.contains(" 1   always"), "{bounded}");
+    // Both kinds in the same table: one pass without a chance of being wrong, against the items and against their views.
+    let bounded: Vec<Vec<&str>> = first
+        .out
+        .lines()
+        .filter(|line| line.starts_with("lipschitz "))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(bounded.len(), 2, "{first}");
+    assert_eq!(
+        (&bounded[0][1..3], &bounded[1][1..4]),
+        (&["1", "always"][..], &["(shifts)", "1", "always"][..])
+    );
+    let figure = sandbox.text("retrievalguard-demo/comparison.svg");
+    for words in ["half-space: σ = 0.25, 100 passes, α = 0.01", "lipschitz (shifts): 1 pass, holds always"]
+    {
+        assert!(figure.contains(words), "`{words}` is missing");
+    }
+    assert!(!figure.contains("half-space-mean"), "the figure shows four certificates");
+    assert!(sandbox.bytes("retrievalguard-demo/comparison.png").starts_with(b"\x89PNG"));
+    let numbers = sandbox.text("retrievalguard-demo/comparison.csv");
+    assert!(numbers.lines().any(|line| line.contains(",lipschitz,shifts,,1,always,120,")), "{numbers}");
     let places = first.out.lines().skip_while(|line| *line != "where it lies").skip(1);
     let places: Vec<&str> = places
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_whitespace().last())
         .collect();
-    assert_eq!(places.len(), 6, "{first}");
+    assert_eq!(places.len(), 7, "{first}");
     for place in places {
         assert!(sandbox.path(place).exists(), "{place}\n{first}");
     }
@@ -67,6 +89,17 @@ fn a_demo_shows_every_certificate_and_continues_to_the_same_bytes() {
     sandbox.write("retrievalguard-demo/encoder.toml", &changed);
     sandbox.run(explain).fails(2, &["model config of", "has changed since the run"]);
     fs::write(sandbox.path("retrievalguard-demo/encoder.toml"), model).unwrap();
+
+    // `compare` draws the same curves from the runs that the demo has left.
+    let runs = "retrievalguard-demo/certificates retrievalguard-demo/without-noise/certificates";
+    let views = "shifts=retrievalguard-demo/without-noise/certificates-shifts";
+    sandbox
+        .run(&format!("compare {runs} {views} --radii 0.1,0.25,0.5,0.75,1 --out again.svg"))
+        .succeeds()
+        .prints(&["again.svg"]);
+    let drawn = sandbox.text("again.csv");
+    let unnamed = drawn.replace(",lipschitz,without-noise,", ",lipschitz,,");
+    assert_eq!(unnamed, numbers);
 
     let bytes = sandbox.bytes(table);
     let again = sandbox.run(&format!("{DEMO} --threads 1")).succeeds();

@@ -189,3 +189,27 @@ fn every_experiment_of_the_project_is_usable_and_its_encoders_are_small() {
     }
     assert_eq!(seen, 7);
 }
+
+#[test]
+fn every_experiment_on_photographs_is_usable_and_takes_its_pictures_from_the_command() {
+    let folder = experiments().join("photographs");
+    let mut seen = 0;
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|ending| ending != "toml") {
+            continue;
+        }
+        let config = ExperimentConfig::read(&path).unwrap();
+        assert!(config.data.is_none() && config.figure.is_some(), "{}", path.display());
+        let quick = config.quickened();
+        let samples = &quick.sweep().expect("a sweep").samples;
+        assert!(samples.iter().all(|count| count.get() <= 200), "{}", path.display());
+        seen += 1;
+    }
+    assert_eq!(seen, 6);
+    let sandbox = Sandbox::new();
+    let file = folder.join("grocery-figure-2.toml");
+    sandbox
+        .run(&format!("experiment {} --out out", file.display()))
+        .fails(2, &["has no [data], wanted --data"]);
+}

@@ -12,6 +12,7 @@ mod arrays;
 mod attack;
 mod bad_input;
 mod commands;
+mod compare;
 mod copies;
 mod demo;
 mod embeddings_file;

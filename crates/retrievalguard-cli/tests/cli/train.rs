@@ -1,6 +1,7 @@
 //! Training as users run it: from pictures to an encoder, interrupted, resumed, and what is refused.
 
 use std::fs;
+use std::path::Path;
 
 use crate::same_bytes::Running;
 use crate::sandbox::Sandbox;
@@ -120,4 +121,26 @@ fn a_recipe_is_shown_complete() {
     sandbox.write("recipe.toml", &shown.out);
     let again = sandbox.run("train --show-recipe --recipe recipe.toml").succeeds();
     assert_eq!(again.out, shown.out);
+}
+
+#[test]
+fn the_recipes_for_photographs_are_complete_and_change_their_presets() {
+    let recipes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/photographs/recipes");
+    let sandbox = Sandbox::new();
+    for (name, preset) in [
+        ("metric", "small"),
+        ("distilled", "distillation"),
+        ("both", "distillation"),
+        ("lipschitz", "lipschitz"),
+    ] {
+        let plain = sandbox.run(&format!("train --preset {preset} --show-recipe")).succeeds();
+        let recipe = recipes.join(format!("{name}.toml"));
+        let changed = sandbox
+            .run(&format!("train --preset {preset} --recipe {} --show-recipe", recipe.display()))
+            .succeeds();
+        assert!(
+            changed.out != plain.out && changed.out.contains("resampling = \"float\""),
+            "{name}\n{changed}"
+        );
+    }
 }

@@ -3,7 +3,7 @@
 /// Steps of 1, 2 or 5 times a power of ten that divide a range into about `wanted` parts; never more than twice as many.
 ///
 /// The places are multiples of the step inside `[low, high]`.
-pub(super) fn linear(low: f64, high: f64, wanted: usize) -> Vec<f64> {
+pub(crate) fn linear(low: f64, high: f64, wanted: usize) -> Vec<f64> {
     let step = step(high - low, wanted);
     // A hair of slack, so that an end that is a multiple but for rounding is kept.
     let first = (low / step - 1e-9).ceil();
@@ -14,7 +14,7 @@ pub(super) fn linear(low: f64, high: f64, wanted: usize) -> Vec<f64> {
 }
 
 /// The range widened to whole steps.
-pub(super) fn widened(low: f64, high: f64, wanted: usize) -> (f64, f64) {
+pub(crate) fn widened(low: f64, high: f64, wanted: usize) -> (f64, f64) {
     let step = step(high - low, wanted);
     (
         round_to((low / step + 1e-9).floor() * step, step) + 0.0,

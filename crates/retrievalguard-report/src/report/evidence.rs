@@ -3,11 +3,12 @@
 use maud::{Markup, html};
 use retrievalguard::attack::{Mode, Pixels, Rates, caution};
 
-use super::figures::{RADIUS, figure};
+use super::figures::figure;
 use super::statement::plain_table;
 use super::{NamedFigure, Prepared, in_thousands};
 use crate::attack::{Attack, AttackedQuery, PlainGallery};
 use crate::chart::{Axis, Marks, Panel, Series};
+use crate::recall_curve::RADIUS;
 
 /// Per query: certified radius ≤ true radius ≤ smallest proved break. An attack without one bounds nothing from above.
 pub(super) fn bracket(prepared: &Prepared<'_>, attack: &Attack) -> NamedFigure {

@@ -7,28 +7,7 @@ use retrievalguard::{SampleCount, certificate::round_down};
 
 use super::{NamedFigure, Prepared, SampleFacts, date, evidence, in_thousands};
 use crate::chart::{Axis, Dash, Figure, Marks, Panel, Series};
-
-/// Steps of a curve that one can tell apart.
-const MOST_STEPS: usize = 600;
-
-/// Words for a radius on an axis.
-pub(super) const RADIUS: &str = "radius r (l2, pixels in [0, 1])";
-
-/// Colour and dash of a certificate, the same in every figure.
-pub(super) fn look(name: CertificateName) -> (usize, Dash) {
-    match name {
-        CertificateName::Paper => (1, Dash::Solid),
-        CertificateName::PaperLinear => (4, Dash::Dashed),
-        CertificateName::PaperRepaired => (3, Dash::Dotted),
-        CertificateName::PaperFrozen => (6, Dash::Solid),
-        CertificateName::HalfSpaceMean => (5, Dash::Dashed),
-        CertificateName::HalfSpace => (0, Dash::Solid),
-        CertificateName::Vote => (2, Dash::Solid),
-        CertificateName::Pairwise => (7, Dash::Solid),
-        CertificateName::Lipschitz => (4, Dash::Solid),
-        CertificateName::LipschitzMargin => (4, Dash::Dotted),
-    }
-}
+use crate::recall_curve::{RADIUS, SHARE, finite_radii, look, recall_steps};
 
 pub(super) fn all(prepared: &Prepared<'_>) -> Vec<NamedFigure> {
     let mut figures = vec![recall(prepared), histogram(prepared)];
@@ -54,14 +33,7 @@ pub(super) fn figure(prepared: &Prepared<'_>, title: &str, panel: Panel) -> Figu
 
 /// All certified radii that are finite, ascending.
 fn radii(prepared: &Prepared<'_>, name: CertificateName) -> Vec<f64> {
-    let rows = prepared.report.table.rows().iter();
-    let mut radii: Vec<f64> = rows
-        .filter_map(|row| row.certificates[&name].verdict.radius())
-        .map(retrievalguard::certificate::Radius::get)
-        .filter(|radius| radius.is_finite())
-        .collect();
-    radii.sort_by(f64::total_cmp);
-    radii
+    finite_radii(prepared.report.table, name)
 }
 
 fn recall(prepared: &Prepared<'_>) -> NamedFigure {
@@ -72,8 +44,7 @@ fn recall(prepared: &Prepared<'_>) -> NamedFigure {
         .fold(0.0, f64::max);
     let end = if largest > 0.0 { largest * 1.04 } else { 1.0 };
     let series = prepared.summaries.iter().map(|(name, summary)| {
-        let steps = steps(&radii(prepared, *name), end);
-        let shares: Vec<_> = steps.iter().map(|&(from, to)| (from, summary.certified_recall(to))).collect();
+        let shares = recall_steps(summary, &radii(prepared, *name), end);
         let points = shares.iter().map(|(radius, share)| (*radius, share.share)).collect();
         let (colour, dash) = look(*name);
         let series = Series::new(name.as_str(), colour, points).marks(Marks::Steps).dash(dash);
@@ -86,7 +57,7 @@ fn recall(prepared: &Prepared<'_>) -> NamedFigure {
     let panel = Panel {
         title: String::new(),
         x: Axis::linear(RADIUS),
-        y: Axis::linear("share of all queries with a certified radius above r").range(0.0, 1.0),
+        y: Axis::linear(SHARE).range(0.0, 1.0),
         series: series.collect(),
     };
     NamedFigure {
@@ -99,23 +70,6 @@ fn recall(prepared: &Prepared<'_>) -> NamedFigure {
         ),
         figure: figure(prepared, "Certified recall@1", panel),
     }
-}
-
-/// Where a curve jumps, and the radius whose recall is shown from there on.
-///
-/// With few radii these are the same. Many are thinned out, and the recall shown is that at the end of a step, so
-/// that the curve is never above the truth.
-fn steps(radii: &[f64], end: f64) -> Vec<(f64, f64)> {
-    let every = radii.len().div_ceil(MOST_STEPS).max(1);
-    let mut places: Vec<f64> = std::iter::once(0.0).chain(radii.iter().copied().step_by(every)).collect();
-    places.extend(radii.last());
-    places.push(end);
-    places.dedup();
-    if every == 1 {
-        return places.iter().map(|&place| (place, place)).collect();
-    }
-    let next = places.iter().copied().skip(1).chain([end]);
-    places.iter().copied().zip(next).collect()
 }
 
 fn histogram(prepared: &Prepared<'_>) -> NamedFigure {
@@ -276,23 +230,6 @@ fn shares(prepared: &Prepared<'_>) -> NamedFigure {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_curve_of_many_radii_is_never_above_the_truth() {
-        let radii: Vec<f64> = (1..=5_000).map(|place| f64::from(place) / 5_000.0).collect();
-        let steps = steps(&radii, 1.1);
-        assert!(steps.len() < 700, "{}", steps.len());
-        for &(from, to) in &steps {
-            assert!(to >= from, "the recall at {to} is shown from {from}");
-        }
-        assert_eq!(steps.last(), Some(&(1.1, 1.1)));
-    }
-
-    #[test]
-    fn a_curve_of_few_radii_jumps_at_each() {
-        assert_eq!(steps(&[0.1, 0.1, 0.4], 0.5), [0.0, 0.1, 0.4, 0.5].map(|place| (place, place)));
-        assert_eq!(steps(&[], 1.0), [(0.0, 0.0), (1.0, 1.0)]);
-    }
 
     #[test]
     fn bins_are_about_twenty_and_have_short_names() {
