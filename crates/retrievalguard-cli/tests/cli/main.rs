@@ -13,6 +13,7 @@ mod bad_input;
 mod commands;
 mod copies;
 mod demo;
+mod doctor;
 mod embeddings_file;
 mod experiment;
 mod export;
