@@ -9,6 +9,6 @@ cargo build --release --quiet --workspace --features retrievalguard-cli/full --b
 [ -f "$folder/demo/certificates/certificates.parquet" ] ||
     target/release/retrievalguard demo --out "$folder/demo" >"$folder/demo.log"
 [ -x "$folder/venv/bin/python" ] || python3 -m venv "$folder/venv"
-"$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check './bindings/python[onnxruntime]' onnx
+"$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check ./bindings/python onnx
 
 exec "$folder/venv/bin/python" benchmarks/int8.py "$folder"

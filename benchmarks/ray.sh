@@ -9,6 +9,6 @@ cargo build --release --quiet --workspace --features retrievalguard-cli/full --b
 [ -f "$folder/demo/certificates/certificates.parquet" ] ||
     target/release/retrievalguard demo --out "$folder/demo" >"$folder/demo.log"
 [ -x "$folder/venv/bin/python" ] || python3 -m venv "$folder/venv"
-"$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check './bindings/python[ray,onnxruntime]'
+"$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check './bindings/python[ray]'
 
 exec "$folder/venv/bin/python" benchmarks/ray_nodes.py "$folder" "$@"

@@ -24,6 +24,9 @@ use crate::engine::{
 pub struct DoctorReport {
     /// Version of this program.
     pub version: String,
+    /// What the program was built from and with, where it says so.
+    #[serde(default)]
+    pub build: Option<BuildReport>,
     /// The engine that will run, unless what was asked for is not there.
     pub engine: Option<EngineReport>,
     /// Where its library was found.
@@ -40,10 +43,33 @@ pub struct DoctorReport {
     pub advice: Vec<String>,
 }
 
+/// What a program was built from and with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildReport {
+    /// The commit of a release; none in a build by hand.
+    pub commit: Option<String>,
+    /// What was chosen to be in it.
+    pub features: Vec<String>,
+    /// The engines that it can use.
+    pub engines: Vec<Engine>,
+}
+
+impl fmt::Display for BuildReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let commit = self.commit.as_deref().unwrap_or("unknown: not built as a release");
+        let features = if self.features.is_empty() { "none".to_owned() } else { self.features.join(" ") };
+        let engines: Vec<String> = self.engines.iter().map(Engine::to_string).collect();
+        writeln!(out, "commit          {commit}")?;
+        writeln!(out, "features        {features}")?;
+        write!(out, "engines         {}", engines.join(" "))
+    }
+}
+
 /// Finds out which engine these options lead to.
 pub fn doctor(options: &EngineOptions) -> DoctorReport {
     let mut report = DoctorReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        build: None,
         engine: None,
         place: None,
         attempts: Vec::new(),
@@ -140,6 +166,9 @@ fn instructions() -> Vec<&'static str> {
 impl fmt::Display for DoctorReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "retrievalguard  {}", self.version)?;
+        if let Some(build) = &self.build {
+            writeln!(out, "{build}")?;
+        }
         match &self.engine {
             Some(engine) => writeln!(
                 out,

@@ -71,6 +71,11 @@ pub use parameters::{
 pub use samples::{Components, Excess, SampleError, Samples};
 pub use smoothing::{Picture, SmoothedEmbedding, Smoother, SmoothingError};
 
+/// The code of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 // For tests that share a file with those outside of the crate.
 #[cfg(test)]
 extern crate self as retrievalguard;

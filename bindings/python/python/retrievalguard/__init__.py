@@ -21,7 +21,7 @@ picture by itself; it may fail with a probability ``alpha`` that you choose.
 <Verdict.CERTIFIED: 'certified'>
 """
 
-from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from ._agreement import Agreement, agreement
 from ._certificates import AtK, Certificate, Certificates, Explanation, Step, Verdict, read_certificates
@@ -39,10 +39,20 @@ from ._recommend import EstimatedShare, Recommendation, Setting, recommend
 from ._runs import Run, Worker, share_pictures
 from ._smooth import smooth
 
-try:
-    __version__ = version("retrievalguard")
-except PackageNotFoundError:
-    __version__ = "unknown"
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name):
+        # Read when it is asked for: what reads it takes a quarter of the import.
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("retrievalguard")
+        except PackageNotFoundError:
+            return "unknown"
 
 __all__ = [
     "ALL",

@@ -3,7 +3,8 @@
 use std::io::Write;
 
 use anyhow::bail;
-use retrievalguard_encoder::doctor::doctor;
+use retrievalguard_encoder::doctor::{BuildReport, doctor};
+use retrievalguard_encoder::engine::Engine;
 
 use crate::arguments::EngineArgs;
 
@@ -18,7 +19,8 @@ pub(crate) struct DoctorArgs {
 }
 
 pub(super) fn run(arguments: &DoctorArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let report = doctor(&arguments.engine.options());
+    let mut report = doctor(&arguments.engine.options());
+    report.build = Some(build());
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
@@ -28,4 +30,23 @@ pub(super) fn run(arguments: &DoctorArgs, out: &mut dyn Write) -> anyhow::Result
         bail!("no engine can run with these options, wanted at least one");
     }
     Ok(())
+}
+
+/// What this program was built from and with.
+///
+/// scripts/release names the commit. Asking git in every build would compile the program again after every commit, and
+/// would name a commit also where the files are not those of the commit.
+fn build() -> BuildReport {
+    let features = [
+        ("train", cfg!(feature = "train")),
+        ("cloud", cfg!(feature = "cloud")),
+        ("cuda", cfg!(feature = "cuda")),
+        ("tch", cfg!(feature = "tch")),
+        ("wgpu", cfg!(feature = "wgpu")),
+    ];
+    BuildReport {
+        commit: option_env!("RETRIEVALGUARD_COMMIT").map(str::to_owned),
+        features: features.into_iter().filter_map(|(name, has)| has.then(|| name.to_owned())).collect(),
+        engines: vec![Engine::Onnxruntime, Engine::Rten, Engine::Double],
+    }
 }

@@ -247,18 +247,6 @@ fn a_query_is_answered_with_its_guarantee() {
 }
 
 #[test]
-fn the_doctor_names_the_engine_and_fails_where_none_is() {
-    let sandbox = Sandbox::new();
-    let run = sandbox.run("doctor --engine rten").succeeds();
-    assert!(run.out.ends_with('\n'), "{run}");
-    run.prints(&["engine          rten", "cores", "instructions", "advice"]);
-    let report = sandbox.run("doctor --engine rten --json").succeeds().json();
-    assert_eq!(report["engine"]["engine"], "rten");
-    let run = sandbox.run("doctor --engine onnxruntime --onnxruntime /nowhere/lib.so");
-    run.fails(2, &["no engine"]).prints(&["/nowhere/lib.so", "pip install onnxruntime"]);
-}
-
-#[test]
 fn a_sound_model_passes_and_one_that_mixes_its_batch_is_told_apart() {
     let sandbox = Sandbox::new();
     sandbox.draw("pictures");

@@ -15,6 +15,7 @@ mod commands;
 mod compare;
 mod copies;
 mod demo;
+mod doctor;
 mod embeddings_file;
 mod experiment;
 mod export;

@@ -1,8 +1,8 @@
 //! Where onnxruntime's library is looked for.
 //!
-//! In this order: the path that was asked for, `ORT_DYLIB_PATH`, beside the executable, the Python environment that
-//! `python3` points at, the system's library path. A path that was asked for by option or variable must work; the
-//! other places are merely tried.
+//! In this order: the path that was asked for, `ORT_DYLIB_PATH`, beside the executable, the Python environment that the
+//! executable was installed into, the one that `python3` points at, the system's library path. A path that was asked for by
+//! option or variable must work; the other places are merely tried.
 
 use std::env;
 use std::fmt;
@@ -29,6 +29,8 @@ pub enum LibraryLocation {
     Variable,
     /// The folder of the running program.
     Executable,
+    /// The `onnxruntime` package of the Python environment in which the running program lies.
+    Environment,
     /// The `onnxruntime` package of `python3`.
     Python,
     /// Wherever the system looks for libraries.
@@ -41,6 +43,7 @@ impl fmt::Display for LibraryLocation {
             Self::Option => "the given path",
             Self::Variable => "ORT_DYLIB_PATH",
             Self::Executable => "beside the executable",
+            Self::Environment => "the program's own Python environment",
             Self::Python => "python3's packages",
             Self::System => "the system's library path",
         })
@@ -63,11 +66,13 @@ pub(crate) fn candidates(option: Option<&Path>) -> Vec<Candidate> {
     if let Some(path) = env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) {
         return vec![candidate(LibraryLocation::Variable, existing(Path::new(&path)))];
     }
-    vec![
-        candidate(LibraryLocation::Executable, beside_executable()),
-        candidate(LibraryLocation::Python, python_package()),
-        candidate(LibraryLocation::System, Ok(PathBuf::from(library_name()))),
-    ]
+    let mut candidates = vec![candidate(LibraryLocation::Executable, beside_executable())];
+    if let Some(python) = own_python() {
+        candidates.push(candidate(LibraryLocation::Environment, python_package(&python)));
+    }
+    candidates.push(candidate(LibraryLocation::Python, python_package(Path::new("python3"))));
+    candidates.push(candidate(LibraryLocation::System, Ok(PathBuf::from(library_name()))));
+    candidates
 }
 
 fn library_name() -> String {
@@ -109,15 +114,25 @@ fn beside_executable() -> Result<PathBuf, String> {
     in_folder(program.parent().ok_or("the executable has no folder")?)
 }
 
-fn python_package() -> Result<PathBuf, String> {
-    let output = Command::new("python3")
+/// The interpreter beside the executable: pip puts the command of a wheel into the folder of the environment's `python3`.
+///
+/// The one on the search path is another as long as nobody has activated the environment.
+fn own_python() -> Option<PathBuf> {
+    let name = if cfg!(windows) { "python.exe" } else { "python3" };
+    let python = env::current_exe().ok()?.parent()?.join(name);
+    python.is_file().then_some(python)
+}
+
+fn python_package(python: &Path) -> Result<PathBuf, String> {
+    let name = python.display();
+    let output = Command::new(python)
         .args(["-c", PYTHON])
         .output()
-        .map_err(|error| format!("`python3` does not start: {error}"))?;
+        .map_err(|error| format!("`{name}` does not start: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     match text.trim() {
-        _ if !output.status.success() => Err(format!("`python3` failed with {}", output.status)),
-        "" => Err("`python3` has no package `onnxruntime`".to_owned()),
+        _ if !output.status.success() => Err(format!("`{name}` failed with {}", output.status)),
+        "" => Err(format!("`{name}` has no package `onnxruntime`")),
         folder => in_folder(&Path::new(folder).join("capi")),
     }
 }
