@@ -16,6 +16,7 @@ use retrievalguard_encoder::pipeline::{
     CertifyOptions, CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, OptionsError, PipelineError,
     model_config_difference, noise_of, usual_certificates,
 };
+use retrievalguard_encoder::receipt::ReceiptsTo;
 use retrievalguard_encoder::views::view_set;
 
 use crate::encoder::Encoder;
@@ -148,6 +149,8 @@ pub(crate) struct Certifying {
     seed: Option<String>,
     leave_one_out: String,
     excess: String,
+    /// Folder for receipts.
+    receipts: Option<PathBuf>,
 }
 
 impl Certifying {
@@ -262,6 +265,7 @@ pub(crate) fn ordered<T>(
         excess: parameters::excess(&certifying.excess)?,
         broken: pictures.broken(),
         keep_samples: None,
+        receipts: certifying.receipts.clone().map(|folder| ReceiptsTo { folder, key: None }),
         threads: encoder.threads,
         batch: encoder.batch,
     };

@@ -33,6 +33,7 @@ from ._noise import Noise
 from ._perturb import Perturbation, perturb
 from ._pipeline import certify_pictures, index
 from ._planner import largest_radius, samples_needed
+from ._receipts import Verification, verify_receipt
 from ._recommend import EstimatedShare, Recommendation, Setting, recommend
 from ._runs import Run, Worker, share_pictures
 from ._smooth import smooth
@@ -64,6 +65,7 @@ __all__ = [
     "Setting",
     "Step",
     "Verdict",
+    "Verification",
     "Worker",
     "certify",
     "certify_embeddings",
@@ -76,4 +78,5 @@ __all__ = [
     "samples_needed",
     "share_pictures",
     "smooth",
+    "verify_receipt",
 ]

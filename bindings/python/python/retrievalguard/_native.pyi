@@ -14,6 +14,7 @@ __all__ = [
     "certify",
     "certify_embeddings",
     "certify_pictures",
+    "verify_receipt",
     "check_picture",
     "describe_arrays",
     "index",
@@ -150,6 +151,9 @@ def certify_pictures(
     certifying: dict[str, Any],
     progress: Optional[Callable[[int, int], None]],
 ) -> dict[str, Any]: ...
+def verify_receipt(
+    files: tuple[_Path, _Path, _Path], encoder: Encoder, auditing: dict[str, Any]
+) -> tuple[Optional[str], Optional[int], list[str]]: ...
 def recommend(
     pictures: dict[str, Any],
     encoder: Encoder,

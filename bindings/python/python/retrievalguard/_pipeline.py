@@ -120,6 +120,7 @@ def certify_pictures(
     every: int = 1,
     limit: Optional[int] = None,
     skip_broken: bool = False,
+    receipts: Optional[PathLike] = None,
     progress: Progress = True,
 ) -> Certificates:
     """Certifies pictures against a gallery and writes a table, as ``retrievalguard certify`` does.
@@ -162,6 +163,8 @@ def certify_pictures(
         Root of the noise, fixed before the queries are seen; 0 by default.
     leave_one_out : {"auto", "always", "never"}
         Whether a query is kept from finding itself; ``"auto"``: if it is the same picture, byte for byte.
+    receipts : path_like, optional
+        Folder in which every query leaves a receipt, which `verify_receipt` and ``retrievalguard verify`` check.
     excess, format, split, every, limit, skip_broken, progress
         As in `index`.
 
@@ -174,6 +177,7 @@ def certify_pictures(
         sigma, alpha, simultaneous, samples, pilot, certificate, target_radius, top_k, mixtures, replan_bets, seed,
         leave_one_out, excess,
     )
+    certifying["receipts"] = None if receipts is None else os.fspath(receipts)
     chosen = _pictures(pictures, format, split, every, limit, skip_broken)
     places = (os.fspath(gallery), os.fspath(out))
     with Bar(progress, 0, "certifying", "query") as bar:
@@ -207,6 +211,7 @@ def _certifying(
     excess: str,
 ) -> dict[str, Any]:
     return {
+        "receipts": None,
         "sigma": None if sigma is None else float(sigma),
         "alpha": None if alpha is None else float(alpha),
         "simultaneous": bool(simultaneous),

@@ -21,6 +21,7 @@ mod flips;
 mod lipschitz;
 mod outputs;
 mod plain;
+mod receipts;
 mod recommend;
 mod report;
 mod same_bytes;

@@ -1,9 +1,11 @@
 //! The gallery as readers see it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use retrievalguard::certificate::CertificateError;
 use retrievalguard::gallery::Gallery;
+use retrievalguard::storage::content::GalleryContent;
 use retrievalguard::storage::live;
 use retrievalguard::storage::manifest::{GalleryDirectory, Provenance};
 
@@ -12,11 +14,13 @@ pub(crate) struct Snapshot {
     stored: Arc<live::Snapshot>,
     provenance: Provenance,
     version: String,
+    content: OnceLock<GalleryContent>,
 }
 
 impl Snapshot {
     pub(super) fn new(stored: Arc<live::Snapshot>) -> Self {
-        Self { provenance: stored.provenance(), version: stored.version().to_string(), stored }
+        let (provenance, version) = (stored.provenance(), stored.version().to_string());
+        Self { provenance, version, stored, content: OnceLock::new() }
     }
 
     /// The vectors with their labels and identities.
@@ -37,6 +41,15 @@ impl Snapshot {
     /// Changes with every write.
     pub(crate) fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Digests of what is searched, which are computed when they are first asked for.
+    pub(crate) fn content(&self) -> Result<GalleryContent, CertificateError> {
+        if let Some(&content) = self.content.get() {
+            return Ok(content);
+        }
+        let content = GalleryContent::of(self.gallery().into())?;
+        Ok(*self.content.get_or_init(|| content))
     }
 
     pub(crate) fn is_added(&self, row: usize) -> bool {

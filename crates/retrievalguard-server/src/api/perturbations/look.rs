@@ -138,6 +138,7 @@ pub(crate) async fn look(
             picture_hash: perturbation.picture_hash.clone(),
             draws: seed.map(|seed| Draws { samples, target: None, seed }),
             top_k: 1,
+            receipt: None,
             request_id: context.request_id,
         };
         let answer = service.answer(&request, ticket, Some(&slot), None)?;
