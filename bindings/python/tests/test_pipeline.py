@@ -1,4 +1,6 @@
+import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
