@@ -60,7 +60,7 @@ pub(crate) fn refused(message: impl Into<String>) -> PyErr {
 }
 
 /// The error and its causes, each once.
-fn message(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn message(error: &(dyn Error + 'static)) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in std::iter::successors(Some(error), |&cause| cause.source()) {
         let text = cause.to_string();

@@ -16,6 +16,7 @@ mod perturb;
 mod picture;
 mod pipeline;
 mod planner;
+mod receipts;
 mod recommend;
 mod runs;
 mod smooth;
@@ -42,6 +43,8 @@ mod _native {
     use crate::pipeline::{certify_pictures, index};
     #[pymodule_export]
     use crate::planner::{largest_radius, samples_needed};
+    #[pymodule_export]
+    use crate::receipts::verify_receipt;
     #[pymodule_export]
     use crate::recommend::recommend;
     #[pymodule_export]

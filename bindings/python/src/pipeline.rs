@@ -16,6 +16,7 @@ use retrievalguard_encoder::pipeline::{
     CertifyOptions, CertifyReport, CertifyRequest, IndexRequest, LeaveOneOut, OptionsError, PipelineError,
     model_config_difference, noise_of, usual_certificates,
 };
+use retrievalguard_encoder::receipt::ReceiptsTo;
 use retrievalguard_encoder::views::view_set;
 
 use crate::encoder::Encoder;
@@ -148,6 +149,8 @@ pub(crate) struct Certifying {
     seed: Option<String>,
     leave_one_out: String,
     excess: String,
+    /// Folder for receipts.
+    receipts: Option<PathBuf>,
 }
 
 impl Certifying {
@@ -194,6 +197,7 @@ impl Certifying {
             excess: parameters::excess(&self.excess)?,
             broken,
             keep_samples: None,
+            receipts: self.receipts.clone().map(|folder| ReceiptsTo { folder, key: None }),
             threads,
             batch,
         })

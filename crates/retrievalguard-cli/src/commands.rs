@@ -24,6 +24,7 @@ mod not_built;
 mod openapi;
 mod query;
 mod recall;
+mod receipt_key;
 mod recommend;
 mod repair;
 mod report;
@@ -32,6 +33,7 @@ mod serve;
 #[cfg(feature = "train")]
 mod train;
 mod upgrade;
+mod verify;
 mod worker;
 
 use std::io::Write;
@@ -63,6 +65,10 @@ pub(crate) enum Command {
     Merge(merge::MergeArgs),
     /// Retrieve for one picture, with a guarantee or an abstention
     Query(query::QueryArgs),
+    /// Make the answer of a receipt again from the files that it is about, and accept nothing else
+    Verify(verify::VerifyArgs),
+    /// Make a key that signs receipts
+    ReceiptKey(receipt_key::ReceiptKeyArgs),
     /// Serve a gallery over HTTP, with a page: answers carry guarantees
     Serve(Box<serve::ServeArgs>),
     /// Print the OpenAPI document of the service
@@ -153,6 +159,8 @@ pub(crate) fn run(command: &Command, out: &mut dyn Write) -> anyhow::Result<()> 
         Command::Worker(arguments) => worker::run(arguments, out),
         Command::Merge(arguments) => merge::run(arguments, out),
         Command::Query(arguments) => query::run(arguments, out),
+        Command::Verify(arguments) => verify::run(arguments, out),
+        Command::ReceiptKey(arguments) => receipt_key::run(arguments, out),
         Command::Serve(arguments) => serve::run(arguments, out),
         Command::Openapi(arguments) => openapi::run(arguments, out),
         Command::Recall(arguments) => recall::run(arguments, out),

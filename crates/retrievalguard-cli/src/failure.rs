@@ -17,6 +17,7 @@ use retrievalguard_encoder::picture::PictureError;
 use retrievalguard_encoder::pipeline::PipelineError;
 use retrievalguard_encoder::pipeline::upgrade::UpgradeError;
 use retrievalguard_encoder::recall::RecallError;
+use retrievalguard_encoder::receipt::{Refusal, VerifyError};
 use retrievalguard_encoder::recommend::RecommendError;
 use retrievalguard_encoder::synthetic::SyntheticError;
 use retrievalguard_encoder::table::TableError;
@@ -84,7 +85,13 @@ fn work_failed(cause: &(dyn Error + 'static)) -> bool {
         }
         _ => false,
     };
+    let refused = |error: &VerifyError| match error {
+        VerifyError::Refused(_) => true,
+        VerifyError::Pipeline(error) => pipeline(error),
+        _ => false,
+    };
     training_failed(cause)
+        || cause.downcast_ref().is_some_and(refused)
         || cause.downcast_ref().is_some_and(service)
         || cause.downcast_ref().is_some_and(sweep)
         || cause.downcast_ref().is_some_and(upgrade)
@@ -224,6 +231,12 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
     };
     if error.chain().any(shared) {
         return Some("the same command begins anew with the pictures as they are");
+    }
+    let other_bits = |cause: &(dyn Error + 'static)| matches!(cause.downcast_ref(), Some(VerifyError::Refused(Refusal::Files(list))) if list.starts_with("encoder.engine"));
+    if error.chain().any(other_bits) {
+        return Some(
+            "verify with the receipt's engine, or let last bits differ with --allow-rounding (docs/receipts.md, tolerances)",
+        );
     }
     training_hint(error).or_else(|| {
         error.chain().find_map(|cause| match cause.downcast_ref::<PipelineError>() {

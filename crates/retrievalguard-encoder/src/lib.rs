@@ -13,6 +13,7 @@ pub mod picture;
 pub mod pipeline;
 pub mod protobuf;
 pub mod recall;
+pub mod receipt;
 pub mod recommend;
 pub mod resize;
 pub mod run;

@@ -319,13 +319,16 @@ impl ModelConfig {
         toml::to_string(self).expect("strings, numbers and tables are all that a model config holds")
     }
 
+    /// Everything that the model config says, as JSON in a fixed order: equal texts are equal configs.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a model config has no map with keys other than strings")
+    }
+
     /// SHA-256, in hexadecimal, of everything that the model config says.
     pub fn hash(&self) -> String {
-        let canonical =
-            serde_json::to_vec(self).expect("a model config has no map with keys other than strings");
         let mut hash = Sha256::new();
         hash.update(b"retrievalguard contract 1\n");
-        hash.update(canonical);
+        hash.update(self.to_json());
         hexadecimal(&hash.finalize())
     }
 

@@ -28,16 +28,17 @@ use retrievalguard::storage::sample_cache::CacheError;
 use retrievalguard::views::ViewError;
 use retrievalguard::{ParameterError, SampleError, SmoothingError};
 
-pub(crate) use answer::relevance_of;
 pub use answer::{
     Answered, Query, QueryCertifier, Relevant, Sighting, nearest_items, nearest_plain, uncertified,
 };
+pub(crate) use answer::{relevance_of, whole_items};
 pub use attack::{AttackReport, AttackRequest, AttackTarget, attack, begun_judge_seed};
 pub use certify::{
     CertifyPlan, CertifyReport, CertifyRequest, LeaveOneOut, QueryAnswer, certify, check_gallery, query_side,
 };
 pub use encoder_inputs::{EncoderInputs, input_values};
 pub use index::{IndexReport, IndexRequest, index};
+pub use kept_samples::Drawn;
 pub use lipschitz::{PlainAnswered, PlainCertifier};
 pub use options::{
     CertifyOptions, OptionsError, check_bets, check_cap, check_depth, check_kind, default_pilot, noise_of,
@@ -49,6 +50,7 @@ pub(crate) use resumable::ResumableRun;
 use crate::engine::EngineError;
 use crate::model_config::ModelConfig;
 use crate::picture::PictureError;
+use crate::receipt::ReceiptError;
 use crate::run::DescriptionError;
 use crate::table::TableError;
 use crate::work::Stopped;
@@ -136,6 +138,9 @@ pub enum PipelineError {
     /// Kept samples could not be read or written.
     #[error(transparent)]
     Cache(#[from] CacheError),
+    /// A receipt could not be made.
+    #[error(transparent)]
+    Receipt(#[from] ReceiptError),
     /// A parameter is out of its range.
     #[error(transparent)]
     Parameter(#[from] ParameterError),

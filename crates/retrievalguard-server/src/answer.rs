@@ -1,10 +1,12 @@
 //! What clients get: answers, and the words of the guarantee.
 
 use retrievalguard::Alpha;
-use retrievalguard::certificate::{Decision, LipschitzBound, Radius, Retriever, Verdict, round_down};
+use retrievalguard::certificate::{Decision, LipschitzBound, Radius, Retriever, Verdict};
 use retrievalguard::gallery::Neighbour;
+use retrievalguard_encoder::receipt::{Circumstances, statement};
 use retrievalguard_encoder::table::FilePixels;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::gallery_writer::Snapshot;
@@ -197,8 +199,19 @@ pub(crate) struct Answer {
     pub(crate) plain: Option<Item>,
     pub(crate) milliseconds: Milliseconds,
     pub(crate) hashes: Hashes,
+    /// The receipt of the answer, if one was asked for; `retrievalguard verify` checks it
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub(crate) receipt: Option<Value>,
     /// Name of the request in the logs
     pub(crate) request_id: String,
+}
+
+/// What binds the service before the first sample is drawn: the receipt of the answer opens it
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Commitment {
+    /// SHA-256 of everything that is settled, the seed and a salt
+    pub(crate) commitment: String,
 }
 
 /// What answered before there was a choice.
@@ -248,39 +261,14 @@ impl Guarantee {
                 statement: abstention(candidate, &system.basis, samples),
             };
         };
-        let chance = match &system.basis {
-            Basis::Samples(sampling) => {
-                format!(", except with probability {} over the noise drawn for this answer.", sampling.alpha)
-            }
-            Basis::Bound(_) => {
-                ". This holds always: it follows from a bound on the encoder that was verified from its \
-                                weights, and no chance is involved."
-                    .to_owned()
-            }
+        let alpha = system.basis.sampling().map(|sampling| sampling.alpha.to_string());
+        let under = Circumstances {
+            retriever: system.basis.retriever(),
+            input: system.input,
+            alpha: alpha.as_deref(),
+            hidden: &[],
         };
-        let [_, height, width] = system.input;
-        let picture =
-            format!("the picture as the encoder gets it ({height} × {width}, pixels scaled to [0, 1])");
-        let changes = match system.basis.retriever() {
-            Retriever::Mean | Retriever::Plain => {
-                format!("makes the nearest item of this gallery have another label than {label}")
-            }
-            Retriever::Vote => format!("makes another label than {label} win the vote of all noisy copies"),
-            Retriever::Pairwise => {
-                format!(
-                    "keeps {label} from coming before each other label in more than half of all noisy copies"
-                )
-            }
-        };
-        let statement = match radius {
-            Radius::Finite(radius) => {
-                format!(
-                    "No change of {picture} with an l2 norm below {} {changes}{chance}",
-                    shortened(radius)
-                )
-            }
-            Radius::Unbounded => format!("No change of {picture} {changes}{chance}"),
-        };
+        let statement = statement(label, radius, &under);
         let in_file = file.map_or(String::new(), |file| format!(" {}", file.statement(radius)));
         let finite = |radius: Radius| Some(radius.get()).filter(|radius| radius.is_finite());
         Self {
@@ -320,10 +308,4 @@ fn abstention(candidate: Option<&str>, basis: &Basis, samples: u32) -> String {
         (Basis::Samples(_), 0) => format!("Nothing is proved yet.{nearest}"),
         (Basis::Samples(_), _) => format!("After {samples} samples no label can be guaranteed.{nearest}"),
     }
-}
-
-/// A lower bound in four digits or a few more, never above it.
-fn shortened(radius: f64) -> String {
-    let decimals = if radius >= 0.001 { 4 } else { 9 };
-    round_down(radius, decimals)
 }

@@ -96,8 +96,8 @@ pub enum OpenError {
 }
 
 /// Random bytes of the operating system.
-fn random_bytes() -> io::Result<[u8; 16]> {
-    let mut bytes = [0; 16];
+pub fn random_bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
+    let mut bytes = [0; COUNT];
     getrandom::fill(&mut bytes)
         .map_err(|error| io::Error::other(format!("the operating system gave no random bytes: {error}")))?;
     Ok(bytes)
@@ -105,7 +105,7 @@ fn random_bytes() -> io::Result<[u8; 16]> {
 
 /// A name that nobody can guess: 32 hexadecimal digits.
 fn random_name() -> io::Result<String> {
-    Ok(random_bytes()?.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(random_bytes::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// A seed that nobody can guess, for answers that an attacker must not foresee.

@@ -9,15 +9,21 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use retrievalguard::certificate::{Decision, GrowingOutcome, Verdict};
+use retrievalguard::certificate::{CertificateError, Decision, GrowingOutcome, Verdict};
 use retrievalguard::gallery::Label;
 use retrievalguard::noise::Stage;
-use retrievalguard::{SampleCount, Samples, Seed, Sigma, TargetRadius};
-use retrievalguard_encoder::pipeline::{Answered, Query, QueryCertifier, Relevant, Sighting, nearest_plain};
+use retrievalguard::{Excess, SampleCount, Samples, Seed, Sigma, TargetRadius};
+use retrievalguard_encoder::engine::OnnxEmbedder;
+use retrievalguard_encoder::pipeline::{
+    Answered, Drawn, Query, QueryCertifier, Relevant, Sighting, nearest_plain,
+};
+use retrievalguard_encoder::receipt::{Asked, PictureFacts, Premises, Promise, ReceiptKey, Secret};
+use serde_json::Value;
 
 use crate::admission::AdmissionSlot;
 use crate::answer::{
-    Answer, DecisionWord, Guarantee, GuaranteeWord, Hashes, Item, Milliseconds, Step, asking_again,
+    Answer, Commitment, DecisionWord, Guarantee, GuaranteeWord, Hashes, Item, Milliseconds, Step,
+    asking_again,
 };
 use crate::gallery_writer::Snapshot;
 use crate::problem::Problem;
@@ -32,7 +38,17 @@ pub(crate) struct QueryRequest {
     /// What is asked of samples; nothing where there are none.
     pub(crate) draws: Option<Draws>,
     pub(crate) top_k: usize,
+    /// The receipt that is wanted, if one is.
+    pub(crate) receipt: Option<WantedReceipt>,
     pub(crate) request_id: String,
+}
+
+/// What a receipt is made with, beside the answer.
+pub(crate) struct WantedReceipt {
+    /// 32 random bytes that hide the seed.
+    pub(crate) salt: [u8; 32],
+    /// Text of the asker.
+    pub(crate) challenge: Option<String>,
 }
 
 /// What a query asks of samples.
@@ -47,6 +63,8 @@ pub(crate) struct Draws {
 
 /// What is reported before the answer.
 pub(crate) enum QueryProgress {
+    /// What the receipt of the answer is going to open; nothing was drawn yet.
+    Promised(Commitment),
     /// The candidate and its neighbours, by the pilot; nothing is proved yet.
     First(Box<Answer>),
     /// A certified radius, or none yet.
@@ -91,6 +109,9 @@ pub(crate) struct QueryExecution<'a> {
     pub(crate) permits: &'a Permits,
     /// The query's slot, if it has promised its passes.
     pub(crate) slot: Option<&'a AdmissionSlot>,
+    pub(crate) embedder: &'a OnnxEmbedder,
+    /// The key that signs receipts.
+    pub(crate) key: Option<&'a ReceiptKey>,
 }
 
 impl<'a> QueryExecution<'a> {
@@ -102,11 +123,15 @@ impl<'a> QueryExecution<'a> {
     ) -> Result<Answer, Problem> {
         let (started, procedure) = (Instant::now(), sampling.procedure(draws.samples, draws.target));
         let certifier = QueryCertifier::new(&procedure, self.snapshot.gallery());
+        let promise = self.promise(request, &certifier, draws.seed, false)?;
         let plain = self.plain(request)?;
         let (mut permit, noise) = (None, (sampling.sigma, draws.seed));
-        let draw = |stage, range| self.draw(request, noise, &mut permit, stage, range);
+        let mut drawn = promise.is_some().then(Drawn::default);
+        let draw = |stage, range| self.draw(request, noise, (&mut permit, &mut drawn), stage, range);
         let answered = certifier.answer(&self.query(), draw, Problem::from)?;
-        self.finish((request, draws.target), started, &certifier, (answered, plain))
+        let receipt = self.receipt(promise, &certifier, (&answered, drawn))?;
+        let answer = self.finish((request, draws.target), started, &certifier, (answered, plain))?;
+        Ok(Answer { receipt, ..answer })
     }
 
     /// An answer whose radius grows while samples come in; `report` hears of every step and must not wait for anybody:
@@ -119,9 +144,14 @@ impl<'a> QueryExecution<'a> {
     ) -> Result<Answer, Problem> {
         let (started, procedure) = (Instant::now(), sampling.procedure(draws.samples, draws.target));
         let certifier = QueryCertifier::new(&procedure, self.snapshot.gallery());
+        let promise = self.promise(request, &certifier, draws.seed, true)?;
+        if let Some(commitment) = promise.as_ref().and_then(Promise::commitment) {
+            report(QueryProgress::Promised(Commitment { commitment: commitment.to_string() }));
+        }
         let plain = self.plain(request)?;
         let (mut permit, noise) = (None, (sampling.sigma, draws.seed));
-        let draw = |stage, range| self.draw(request, noise, &mut permit, stage, range);
+        let mut drawn = promise.is_some().then(Drawn::default);
+        let draw = |stage, range| self.draw(request, noise, (&mut permit, &mut drawn), stage, range);
         let tell = |sighting: Sighting<'_>| {
             match sighting {
                 Sighting::Pilot { label, mean } => {
@@ -144,7 +174,51 @@ impl<'a> QueryExecution<'a> {
             Ok(())
         };
         let answered = certifier.answer_growing(&self.query(), draw, Problem::from, tell)?;
-        self.finish((request, draws.target), started, &certifier, (answered, plain))
+        let receipt = self.receipt(promise, &certifier, (&answered, drawn))?;
+        let answer = self.finish((request, draws.target), started, &certifier, (answered, plain))?;
+        Ok(Answer { receipt, ..answer })
+    }
+
+    /// What a receipt is about.
+    fn asked<'q>(&self, request: &QueryRequest, query: &'q Query<'q>) -> Result<Asked<'q>, Problem> {
+        let file = request.picture_hash.parse().map_err(Problem::internal)?;
+        let picture = PictureFacts::new(&request.picture.identity, file, &request.picture.pixels);
+        let challenge = request.receipt.as_ref().and_then(|receipt| receipt.challenge.clone());
+        Ok(Asked { picture, query, challenge })
+    }
+
+    /// What is promised before anything is drawn, if a receipt is wanted.
+    fn promise(
+        &self,
+        request: &QueryRequest,
+        certifier: &QueryCertifier<'_>,
+        seed: Seed,
+        growing: bool,
+    ) -> Result<Option<Promise>, Problem> {
+        let Some(WantedReceipt { salt, .. }) = &request.receipt else { return Ok(None) };
+        let query = self.query();
+        let asked = self.asked(request, &query)?;
+        let how = (certifier.procedure(), growing);
+        let promise =
+            self.premises()?.with_noise(asked, certifier.gallery(), how, Secret::Fresh(seed, *salt));
+        promise.map(Some).map_err(Problem::internal)
+    }
+
+    fn premises(&self) -> Result<Premises, Problem> {
+        let excess = self.guarantees.basis.sampling().map_or(Excess::Refuse, |sampling| sampling.excess);
+        let _permit = self.permits.take();
+        Ok(Premises::new(self.embedder, excess, self.snapshot.content()?))
+    }
+
+    /// The receipt that was promised.
+    fn receipt(
+        &self,
+        promise: Option<Promise>,
+        certifier: &QueryCertifier<'_>,
+        (answered, drawn): (&Answered, Option<Drawn>),
+    ) -> Result<Option<Value>, Problem> {
+        let Some((promise, drawn)) = promise.zip(drawn) else { return Ok(None) };
+        Ok(Some(promise.keep(certifier, answered, &drawn, self.key)?.to_value()))
     }
 
     /// What a query is asked about: the label that is retrieved, by the pilot if there is one.
@@ -157,7 +231,7 @@ impl<'a> QueryExecution<'a> {
         &self,
         request: &QueryRequest,
         noise: (Sigma, Seed),
-        permit: &mut Option<Permit<'a>>,
+        (permit, drawn): (&mut Option<Permit<'a>>, &mut Option<Drawn>),
         stage: Stage,
         range: Range<u32>,
     ) -> Result<Samples, Problem> {
@@ -168,6 +242,9 @@ impl<'a> QueryExecution<'a> {
             slot.spend(count);
         }
         *permit = Some(self.permits.take());
+        if let Some(drawn) = drawn {
+            drawn.add(stage, &samples).map_err(CertificateError::from)?;
+        }
         Ok(samples)
     }
 
@@ -274,6 +351,7 @@ impl<'a> QueryExecution<'a> {
                 contract: self.guarantees.contract.clone(),
                 gallery: self.snapshot.version().to_owned(),
             },
+            receipt: None,
             request_id: request.request_id.clone(),
         }
     }

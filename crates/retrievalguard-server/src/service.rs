@@ -169,8 +169,15 @@ impl Service {
         slot: Option<&AdmissionSlot>,
         report: Option<&mut dyn FnMut(QueryProgress)>,
     ) -> Result<Answer, Problem> {
-        let execution =
-            QueryExecution { snapshot, guarantees: &self.guarantees, ticket, permits: &self.permits, slot };
+        let execution = QueryExecution {
+            snapshot,
+            guarantees: &self.guarantees,
+            ticket,
+            permits: &self.permits,
+            slot,
+            embedder: &self.embedder,
+            key: self.settings.receipt_key.as_ref(),
+        };
         let answer = match (&self.guarantees.basis, request.draws, report) {
             (Basis::Samples(sampling), Some(draws), Some(report)) => {
                 execution.growing((sampling, draws), request, report)?

@@ -7,6 +7,7 @@ use std::time::Duration;
 use retrievalguard::certificate::{CertificateName, Retriever};
 use retrievalguard::{Alpha, Excess, SampleCount, Sigma, TargetRadius};
 use retrievalguard_encoder::engine::{EngineError, OnnxEmbedder};
+use retrievalguard_encoder::receipt::ReceiptKey;
 use retrievalguard_encoder::run::{LipschitzBounded, Procedure};
 
 use crate::access::Tokens;
@@ -120,6 +121,8 @@ pub struct Settings {
     pub batch: NonZeroUsize,
     /// What requests may cost.
     pub limits: Limits,
+    /// The key that signs receipts; none for receipts without a signature.
+    pub receipt_key: Option<ReceiptKey>,
     /// Who may ask; without tokens, everyone who reaches the service.
     pub tokens: Tokens,
     /// Names beside those of the loopback interface under which the service may be addressed.

@@ -42,6 +42,7 @@ mod lipschitz;
 mod pairwise;
 mod paper;
 mod pilot_choice;
+mod planned;
 mod projection;
 mod radius;
 #[cfg(test)]
@@ -85,6 +86,7 @@ pub use paper::{
     matrix_concentration, mean_shift_bound,
 };
 pub(crate) use pilot_choice::smallest_promises;
+pub use planned::{PlannedForm, PlannedTest};
 pub use radius::{Radius, round_down};
 pub use rate_test::{
     DecisionCost, RateOptions, RateTest, decision_cost, fewest_to_decide, samples_to_decide,
@@ -92,6 +94,7 @@ pub use rate_test::{
 pub use retriever::Retriever;
 pub use rows::{Outputs, RowsError, SampleRole};
 pub use similarity::Similarity;
+pub use vote::{Rule as VoteRule, Votes};
 
 use crate::gallery::{Gallery, Neighbour, Relevance, RowRelevance, SearchError};
 use crate::storage::stored::{GalleryRef, Unsearchable};

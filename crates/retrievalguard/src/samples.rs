@@ -24,7 +24,8 @@ use crate::NormBound;
 pub(crate) const RUN: usize = 256;
 
 /// What to do with an embedding whose norm exceeds the bound by more than rounding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Excess {
     /// Answer with an error: the bound that was promised does not hold.
     Refuse,

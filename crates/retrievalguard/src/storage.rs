@@ -10,6 +10,7 @@
 //! with what is promised of them, in `docs/file-formats.md`.
 
 pub mod atomic;
+pub mod content;
 pub mod digest;
 pub mod journal;
 pub mod live;

@@ -35,6 +35,7 @@ from ._perturb import Perturbation, perturb
 from ._picture import certify_picture
 from ._pipeline import certify_pictures, index
 from ._planner import largest_radius, samples_needed
+from ._receipts import Verification, verify_receipt
 from ._recommend import EstimatedShare, Recommendation, Setting, recommend
 from ._runs import Run, Worker, share_pictures
 from ._smooth import smooth
@@ -78,6 +79,7 @@ __all__ = [
     "Setting",
     "Step",
     "Verdict",
+    "Verification",
     "Worker",
     "agreement",
     "certify",
@@ -92,4 +94,5 @@ __all__ = [
     "samples_needed",
     "share_pictures",
     "smooth",
+    "verify_receipt",
 ]

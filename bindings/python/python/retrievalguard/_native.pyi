@@ -15,6 +15,7 @@ __all__ = [
     "certify_embeddings",
     "certify_picture",
     "certify_pictures",
+    "verify_receipt",
     "check_picture",
     "decode_bytes",
     "decode_file",
@@ -166,6 +167,9 @@ def certify_pictures(
     certifying: dict[str, Any],
     progress: Optional[Callable[[int, int], None]],
 ) -> dict[str, Any]: ...
+def verify_receipt(
+    files: tuple[_Path, _Path, _Path], encoder: Encoder, auditing: dict[str, Any]
+) -> tuple[Optional[str], Optional[int], list[str]]: ...
 def recommend(
     pictures: dict[str, Any],
     encoder: Encoder,

@@ -145,6 +145,7 @@ def certify_pictures(
     skip_broken: bool = False,
     classes: Optional[Sequence[str]] = None,
     norm_bound: Optional[float] = None,
+    receipts: Optional[PathLike] = None,
     progress: Progress = True,
 ) -> Certificates:
     """Certifies pictures against a gallery and makes a table, as ``retrievalguard certify`` does.
@@ -190,6 +191,8 @@ def certify_pictures(
     leave_one_out : {"auto", "always", "never"}
         Whether a query is kept from finding itself; ``"auto"``: if it is the same picture, byte for byte, or pixel for pixel
         where both were pairs in memory.
+    receipts : path_like, optional
+        Folder in which every query of files leaves a receipt, which `verify_receipt` and ``retrievalguard verify`` check.
     excess, format, split, every, limit, skip_broken, classes, norm_bound, progress
         As in `index`.
 
@@ -203,7 +206,7 @@ def certify_pictures(
         leave_one_out, excess,
     )
     if is_data_set(pictures):
-        _of_files_only(split=split, skip_broken=skip_broken or None, format=_given(format))
+        _of_files_only(split=split, skip_broken=skip_broken or None, format=_given(format), receipts=receipts)
         from ._datasets import certify_data_set
 
         return certify_data_set(
@@ -215,6 +218,7 @@ def certify_pictures(
         raise InputError("the gallery is in memory, wanted its directory for a run over files, which `Gallery.write` makes")
     if out is None:
         raise InputError("out is None, wanted a directory for a run over files")
+    certifying["receipts"] = None if receipts is None else os.fspath(receipts)
     chosen = _pictures(cast(PathLike, pictures), format, split, every, limit, skip_broken)
     places = (os.fspath(gallery), os.fspath(out))
     with Bar(progress, 0, "certifying", "query") as bar:
@@ -248,6 +252,7 @@ def _certifying(
     excess: str,
 ) -> dict[str, Any]:
     return {
+        "receipts": None,
         "sigma": None if sigma is None else float(sigma),
         "alpha": None if alpha is None else float(alpha),
         "simultaneous": bool(simultaneous),

@@ -29,6 +29,7 @@ use retrievalguard_encoder::pipeline::{
     CertifyOptions, CertifyReport, CertifyRequest, LeaveOneOut, PipelineError, certify, check_gallery,
     model_config_difference, noise_of, usual_certificates,
 };
+use retrievalguard_encoder::receipt::{ReceiptKey, ReceiptsTo};
 use retrievalguard_encoder::run::{LipschitzBounded, Method, Procedure, Smoothed};
 use retrievalguard_encoder::table::{PLAIN_UNKNOWN, ResultTable};
 use retrievalguard_worker::{Notes, RunStore, Sharing, share};
@@ -116,6 +117,12 @@ pub(crate) struct CertifyArgs {
     /// Keep the embeddings of all noisy copies in this folder, as .npy files that --samples-file reads
     #[arg(long, value_name = "DIR", conflicts_with = "share")]
     keep_samples: Option<PathBuf>,
+    /// Leave a receipt of every query in this folder, which `retrievalguard verify` checks; queries that are done already leave none
+    #[arg(long, value_name = "DIR", conflicts_with = "share")]
+    receipts: Option<PathBuf>,
+    /// Sign receipts with this key, as written by `retrievalguard receipt-key`
+    #[arg(long, value_name = "FILE", requires = "receipts")]
+    receipt_key: Option<PathBuf>,
     /// Also write the table as JSON lines
     #[arg(long)]
     jsonl: bool,
@@ -151,6 +158,13 @@ impl CertifyArgs {
             (None, Some(retriever)) => vec![Retriever::from(retriever).certificate()],
             (Some(Certificates::All), _) | (None, None) => usual_certificates(sigma),
         }
+    }
+
+    /// Where receipts go, if there are to be any.
+    fn receipts(&self) -> anyhow::Result<Option<ReceiptsTo>> {
+        let Some(folder) = self.receipts.clone() else { return Ok(None) };
+        let key = self.receipt_key.as_deref().map(ReceiptKey::read).transpose()?;
+        Ok(Some(ReceiptsTo { folder, key }))
     }
 
     /// Refuses flags about noise where there is none.
@@ -192,6 +206,7 @@ impl CertifyArgs {
             excess: if self.project { Excess::Project } else { Excess::Refuse },
             broken: self.data.broken(),
             keep_samples: self.keep_samples.clone(),
+            receipts: None,
             threads: self.engine.threads(),
             batch: self.engine.batch,
         }
@@ -212,7 +227,7 @@ pub(super) fn run(arguments: &CertifyArgs, out: &mut dyn Write) -> anyhow::Resul
     };
     let stored = StoredGallery::open(gallery)?;
     let sigma = noise_of(arguments.sigma, stored.provenance());
-    let options = arguments.options(sigma);
+    let options = CertifyOptions { receipts: arguments.receipts()?, ..arguments.options(sigma) };
     options.check().map_err(in_flags)?;
     let embedder = match sigma {
         Some(_) if arguments.mixtures.is_some() => {

@@ -20,8 +20,9 @@ use super::certify_samples::{labels, words};
 use crate::progress::tell;
 
 /// What says nothing about one embedding per query.
-const NOT_WITH_EMBEDDINGS: [&str; 39] = [
+const NOT_WITH_EMBEDDINGS: [&str; 40] = [
     "keep_samples",
+    "receipts",
     "replan_bets",
     "non_negative",
     "samples_file",

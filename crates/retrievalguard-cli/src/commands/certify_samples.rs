@@ -18,7 +18,7 @@ use crate::arguments::{components, in_flags};
 use crate::progress::tell;
 
 /// What says nothing about samples that are there already.
-const NOT_WITH_SAMPLES: [&str; 18] = [
+const NOT_WITH_SAMPLES: [&str; 19] = [
     "queries",
     "gallery",
     "model",
@@ -29,6 +29,7 @@ const NOT_WITH_SAMPLES: [&str; 18] = [
     "top_k",
     "leave_one_out",
     "keep_samples",
+    "receipts",
     "jsonl",
     "tsv",
     "split",

@@ -225,6 +225,7 @@ fn options(arguments: &DemoArgs, certificates: Vec<CertificateName>) -> CertifyO
         excess: Excess::Refuse,
         broken: BrokenPictures::Fatal,
         keep_samples: None,
+        receipts: None,
         threads: arguments.engine.threads(),
         batch: arguments.engine.batch,
     }

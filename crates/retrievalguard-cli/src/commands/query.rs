@@ -1,6 +1,7 @@
 //! `retrievalguard query`: one picture in, the retrieved items and a guarantee out.
 
 mod plain;
+mod receipt;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use retrievalguard::{Alpha, Embedder, Picture, SampleCount, Samples, Seed, Sigma
 use retrievalguard_encoder::engine::OnnxEmbedder;
 use retrievalguard_encoder::picture::{PictureLimits, RgbPicture};
 use retrievalguard_encoder::pipeline::{
-    Answered, Query, QueryCertifier, Relevant, check_cap, check_gallery, check_kind, default_pilot,
+    Answered, Drawn, Query, QueryCertifier, Relevant, check_cap, check_gallery, check_kind, default_pilot,
     input_values, nearest_plain, noise_of,
 };
 use retrievalguard_encoder::run::{Procedure, Retriever};
@@ -64,6 +65,8 @@ pub(crate) struct QueryArgs {
     /// Seed of the noise; drawn from the operating system and kept secret by default
     #[arg(long)]
     seed: Option<Seed>,
+    #[command(flatten)]
+    receipt: receipt::ReceiptArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -119,13 +122,26 @@ pub(super) fn run(arguments: &QueryArgs, out: &mut dyn Write) -> anyhow::Result<
     let gallery = stored.gallery();
     let certifier = QueryCertifier::stored(&procedure, &stored);
     let query = Query { relevant: Relevant::Retrieved(retriever), excluded: &[] };
-    let draw = |stage, range| Ok(smoother.samples(&picture, stage, range)?);
+    let promise =
+        arguments.receipt.promise(arguments, &stored, &embedder, (&query, &pixels), (&procedure, seed))?;
+    let mut drawn = Drawn::default();
+    let draw = |stage, range| -> anyhow::Result<Samples> {
+        let samples = smoother.samples(&picture, stage, range)?;
+        if promise.is_some() {
+            drawn.add(stage, &samples)?;
+        }
+        Ok(samples)
+    };
     let plain = match stored.plain() {
         Some(gallery) => nearest_plain(gallery, &smoother.clean(&picture)?, &[])?,
         None => None,
     };
     let plain_label = plain.map(|found| gallery.label_name(gallery.label(found.row)));
-    let Answered { label, mut outcomes, mean, .. } = certifier.answer(&query, draw, anyhow::Error::from)?;
+    let answered = certifier.answer(&query, draw, anyhow::Error::from)?;
+    if let Some((promise, to)) = promise {
+        promise.keep(&certifier, &answered, &drawn, to.key()?.as_ref())?.write(to.path)?;
+    }
+    let Answered { label, mut outcomes, mean, .. } = answered;
     let Outcome { verdict, samples, explain, .. } = outcomes.remove(0);
     // The vote has two rules; the pilot has chosen one.
     let rule = explain.value("rule").filter(|_| retriever == Retriever::Vote).map(ToString::to_string);

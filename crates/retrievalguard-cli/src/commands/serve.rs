@@ -15,6 +15,7 @@ use retrievalguard::storage::manifest::GalleryDirectory;
 use retrievalguard::{Alpha, SampleCount, Sigma};
 use retrievalguard_encoder::engine::{OnnxEmbedder, OnnxGradients};
 use retrievalguard_encoder::pipeline::{default_pilot, noise_of};
+use retrievalguard_encoder::receipt::ReceiptKey;
 use retrievalguard_server::{Limits, OpenError, Sampling, Serving, Settings, SharedGradients, Tokens};
 #[cfg(unix)]
 use retrievalguard_server::{Reloader, Stop};
@@ -60,6 +61,9 @@ pub(crate) struct ServeArgs {
     /// Estimate gradients in the search for perturbations, even if they could be computed
     #[arg(long)]
     black_box: bool,
+    /// Sign receipts with this key, as written by `retrievalguard receipt-key`
+    #[arg(long, value_name = "FILE")]
+    receipt_key: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     /// Address to listen on; any but a loopback address needs --tokens
@@ -180,6 +184,7 @@ pub(super) fn run(arguments: &ServeArgs, out: &mut dyn Write) -> anyhow::Result<
             search_seconds: limits.max_search_seconds.get() as u64,
             ..usual
         },
+        receipt_key: arguments.receipt_key.as_deref().map(ReceiptKey::read).transpose()?,
         tokens,
         hosts: arguments.allowed_host.clone(),
         grace: Duration::from_secs(arguments.grace),

@@ -25,6 +25,7 @@ mod lipschitz;
 mod outputs;
 mod plain;
 mod progress;
+mod receipts;
 mod recommend;
 mod report;
 mod same_bytes;

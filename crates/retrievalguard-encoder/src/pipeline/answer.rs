@@ -103,6 +103,11 @@ impl<'a> QueryCertifier<'a> {
         Self { certifier: self.certifier.gallery_samples(samples), ..self }
     }
 
+    /// How queries are certified.
+    pub fn procedure(&self) -> &'a Procedure {
+        self.procedure
+    }
+
     /// The certificates themselves.
     pub fn certifier(&self) -> &Certifier<'a> {
         &self.certifier
@@ -362,8 +367,8 @@ pub fn nearest_plain(
     Ok(gallery.nearest(embedding, 1, |_| &excluded)?.into_iter().flatten().next())
 }
 
-/// Every row of the items that some rows, in any order, belong to.
-fn whole_items(gallery: GalleryRef<'_>, rows: &[usize]) -> Vec<usize> {
+/// Every row of the items that some rows, in any order, belong to, ascending.
+pub(crate) fn whole_items(gallery: GalleryRef<'_>, rows: &[usize]) -> Vec<usize> {
     let views =
         |&row: &usize| if row < gallery.len() { gallery.item_rows(gallery.item(row)) } else { row..row + 1 };
     Relevance::new(Positives::Absent, rows.iter().flat_map(views).collect()).excluded

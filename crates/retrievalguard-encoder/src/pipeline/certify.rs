@@ -11,7 +11,7 @@ use retrievalguard::noise::Stage;
 use retrievalguard::storage::digest::Digest;
 use retrievalguard::storage::manifest::QuerySide;
 use retrievalguard::storage::stored::{GalleryRef, StoredGallery};
-use retrievalguard::{Embedder, Samples, Sigma, Smoother};
+use retrievalguard::{Embedder, Excess, Samples, Sigma, Smoother};
 use serde::{Deserialize, Serialize};
 
 use super::answer::nearest_and_nearest_wrong;
@@ -22,6 +22,7 @@ use super::{
 };
 use crate::dataset::{PictureSource, Record, RecordSet};
 use crate::engine::OnnxEmbedder;
+use crate::receipt::{ReceiptFolder, Secret};
 use crate::run::{
     EncoderDescription, GalleryDescription, Method, RUN_FORMAT, RunCommand, RunDescription, Smoothed,
     excluded_digest,
@@ -306,6 +307,14 @@ pub fn certify(
     let workers = NonZeroUsize::new(threads.get().min(run.left())).unwrap_or(NonZeroUsize::MIN);
     let within = NonZeroUsize::new(threads.get() / workers).unwrap_or(NonZeroUsize::MIN);
     let inputs = EncoderInputs { records: queries, config: embedder.model_config(), broken };
+    let excess = match &plan.description.method {
+        Method::Smoothed(smoothed) => smoothed.excess(),
+        Method::Lipschitz(_) => Excess::Refuse,
+    };
+    let searched = (request.gallery, request.gallery_name);
+    let receipts = options.receipts.as_ref();
+    let receipts =
+        receipts.map(|to| ReceiptFolder::open(to, (embedder, excess), searched, queries)).transpose()?;
     let smoothed = match &plan.description.method {
         Method::Smoothed(smoothed) => smoothed,
         Method::Lipschitz(bounded) => {
@@ -314,8 +323,17 @@ pub fn certify(
                 inputs.with_decoded(position, |Record { identity, label, .. }, decoded, picture| {
                     let query =
                         Query { relevant: Relevant::Label(label), excluded: &plan.excluded[position] };
-                    let answer =
-                        QueryAnswer::without_noise(&certifier, &query, embedder, (identity, picture.pixels))?;
+                    let pixels = (identity.as_str(), picture.pixels);
+                    let found = certifier.answer_picture(&query, embedder, pixels)?;
+                    if let Some(receipts) = &receipts {
+                        let asked = receipts.asked(queries, position, &query, picture.pixels)?;
+                        let gallery = certifier.gallery();
+                        let promise = receipts.premises.without_noise(asked, gallery, bounded)?;
+                        let receipt = promise.keep_bounded(gallery, &found, receipts.key());
+                        receipts.write(position, &receipt)?;
+                    }
+                    let answer = QueryAnswer::named(certifier.gallery(), found.answered);
+                    let answer = answer.map_err(uncertified::<PipelineError>(identity))?;
                     observer.judged(answer.is_certified());
                     Ok::<_, PipelineError>(answer.of_file(inputs.config.file_pixels(decoded)))
                 })
@@ -332,15 +350,29 @@ pub fn certify(
     let finished = run.finish(workers, observer, |position| {
         inputs.with_decoded(position, |Record { identity, label, .. }, decoded, picture| {
             let query = Query { relevant: Relevant::Label(label), excluded: &plan.excluded[position] };
-            let mut drawn = Drawn::default();
+            let promise = match &receipts {
+                Some(receipts) => {
+                    let asked = receipts.asked(queries, position, &query, picture.pixels)?;
+                    let (how, secret) = ((&smoothed.procedure, false), Secret::Given(smoothed.seed));
+                    Some((receipts, receipts.premises.with_noise(asked, certifier.gallery(), how, secret)?))
+                }
+                None => None,
+            };
+            let (mut drawn, keep) = (Drawn::default(), kept.is_some() || promise.is_some());
             let draw = |stage, range| -> Result<Samples, PipelineError> {
                 let samples = smoother.samples(picture, stage, range)?;
-                if kept.is_some() {
+                if keep {
                     drawn.add(stage, &samples)?;
                 }
                 Ok(samples)
             };
-            let answer = QueryAnswer::of(&certifier, &query, draw, uncertified(identity))?;
+            let answered = certifier.answer(&query, draw, uncertified::<PipelineError>(identity))?;
+            if let Some((receipts, promise)) = promise {
+                let receipt = promise.keep(&certifier, &answered, &drawn, receipts.key());
+                receipts.write(position, &receipt.map_err(uncertified::<PipelineError>(identity))?)?;
+            }
+            let answer = QueryAnswer::named(certifier.gallery(), answered);
+            let answer = answer.map_err(uncertified::<PipelineError>(identity))?;
             let clean = || smoother.clean(picture).map_err(PipelineError::from);
             let answer = answer.with_plain(request.gallery, query.excluded, clean, uncertified(identity))?;
             // Before the journal has the answer: what is done has its samples.

@@ -19,14 +19,14 @@ const LIST: &str = "queries.jsonl";
 
 /// The samples of one query, as far as they were drawn.
 #[derive(Debug, Default)]
-pub(super) struct Drawn {
-    pilot: Option<Samples>,
-    certify: Option<Samples>,
+pub struct Drawn {
+    pub(crate) pilot: Option<Samples>,
+    pub(crate) certify: Option<Samples>,
 }
 
 impl Drawn {
     /// Takes note of samples; those of a stage come in order.
-    pub(super) fn add(&mut self, stage: Stage, samples: &Samples) -> Result<(), SampleError> {
+    pub fn add(&mut self, stage: Stage, samples: &Samples) -> Result<(), SampleError> {
         let place = if stage == Stage::Pilot { &mut self.pilot } else { &mut self.certify };
         match place {
             Some(before) => before.append(samples),

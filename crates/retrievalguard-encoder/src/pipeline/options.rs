@@ -13,6 +13,7 @@ use retrievalguard::{Alpha, Excess, ParameterError, SampleCount, Seed, Sigma, Ta
 use super::{CertifyRequest, LeaveOneOut};
 use crate::dataset::{BrokenPictures, Selected};
 use crate::engine::OnnxEmbedder;
+use crate::receipt::ReceiptsTo;
 use crate::run::{LipschitzBounded, Method, Procedure, Smoothed};
 
 /// Options that mean nothing together, or too little.
@@ -250,6 +251,8 @@ pub struct CertifyOptions {
     pub broken: BrokenPictures,
     /// Folder in which the embeddings of noisy copies are kept.
     pub keep_samples: Option<PathBuf>,
+    /// Where each query leaves a receipt.
+    pub receipts: Option<ReceiptsTo>,
     /// How many threads work; the result does not depend on it.
     pub threads: NonZeroUsize,
     /// Noisy copies that go through the encoder together; the result does not depend on it.
@@ -359,6 +362,7 @@ mod tests {
             excess: Excess::Refuse,
             broken: BrokenPictures::Fatal,
             keep_samples: None,
+            receipts: None,
             threads: NonZeroUsize::MIN,
             batch: NonZeroUsize::MIN,
         }

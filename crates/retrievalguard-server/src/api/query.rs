@@ -14,7 +14,7 @@ use super::stream::{EventSender, events, run, wants_events};
 use crate::answer::Answer;
 use crate::form::{Fields, Form, QueryForm};
 use crate::problem::{ErrorBody, Problem};
-use crate::query_execution::{Draws, QueryProgress, QueryRequest};
+use crate::query_execution::{Draws, QueryProgress, QueryRequest, WantedReceipt};
 use crate::scheduler::Ticket;
 use crate::secret_seed;
 use crate::service::Service;
@@ -35,7 +35,19 @@ pub(crate) struct QueryParameters {
     top_k: Option<u32>,
 }
 
+/// Parameters of a query that wants a receipt
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it stands for the parameters in the OpenAPI document")]
+pub(crate) struct ReceiptParameters {
+    /// Whether the answer carries a receipt, which opens the seed that it was drawn with
+    receipt: Option<bool>,
+    /// Text of the asker that enters the commitment; needs `receipt=true`
+    challenge: Option<String>,
+}
+
 pub(crate) const KNOWN: [&str; 3] = ["samples", "target_radius", "top_k"];
+const KNOWN_WITH_RECEIPT: [&str; 5] = ["samples", "target_radius", "top_k", "receipt", "challenge"];
 
 /// What a query asks for, within the limits.
 pub(crate) struct QueryOptions {
@@ -99,16 +111,33 @@ impl QueryOptions {
     }
 }
 
+/// The receipt that a query wants, if it wants one.
+fn wanted_receipt(fields: &Fields) -> Result<Option<WantedReceipt>, Problem> {
+    let wanted = fields.word("receipt", &["true", "false"])? == Some("true");
+    let challenge = fields.text("challenge").map(ToOwned::to_owned);
+    match (wanted, challenge) {
+        (false, Some(_)) => Err(Problem::bad_request(
+            "parameter `challenge` is for receipts, and none is asked for; wanted receipt=true beside it",
+        )),
+        (false, None) => Ok(None),
+        (true, challenge) => {
+            let salt = crate::random_bytes().map_err(Problem::internal)?;
+            Ok(Some(WantedReceipt { salt, challenge }))
+        }
+    }
+}
+
 /// Retrieve for a picture
 ///
 /// The picture is the body itself, or the part `picture` of a form. With `Accept: text/event-stream` the answer comes as
 /// events: `first` after the pilot, `radius` for every certified radius (they never shrink, and all of them hold together
 /// with probability 1 − alpha; if the samples turn against the label, the answer is an abstention), then `done` with the answer or `error`.
-/// Without noise an answer is one pass, and `done` or `error` is the only event.
+/// Without noise an answer is one pass, and `done` or `error` is the only event. With `receipt=true` the first event is
+/// `commitment`, sent before anything is drawn, and the answer carries the receipt that opens it.
 #[utoipa::path(
     post,
     path = "/v1/query",
-    params(QueryParameters),
+    params(QueryParameters, ReceiptParameters),
     request_body(content = QueryForm, content_type = "multipart/form-data"),
     responses(
         (status = 200, description = "The answer", content(
@@ -127,8 +156,9 @@ pub(crate) async fn query(
 ) -> Result<Response, Problem> {
     let streamed = wants_events(request.headers());
     let (slot, request) = enter(&service, &context, request).await?;
-    let form = Form::read(request, &KNOWN, 1, service.settings.limits.body_bytes).await?;
+    let form = Form::read(request, &KNOWN_WITH_RECEIPT, 1, service.settings.limits.body_bytes).await?;
     let options = QueryOptions::new(&service, &form.fields, service.settings.limits.samples)?;
+    let receipt = wanted_receipt(&form.fields)?;
     // A stream shows smaller radii on the way.
     if !streamed {
         options.check_cap(&service)?;
@@ -143,6 +173,7 @@ pub(crate) async fn query(
             picture_hash,
             draws: options.draws()?,
             top_k: options.top_k,
+            receipt,
             request_id: context.request_id,
         })
     };
@@ -155,6 +186,7 @@ pub(crate) async fn query(
         let request = run(&Arc::new(service.scheduler.ticket()), limit, move |_| prepare(&own)).await?;
         let work = move |ticket: &Ticket, events: &EventSender| {
             let mut report = |progress: QueryProgress| match progress {
+                QueryProgress::Promised(commitment) => events.send("commitment", &commitment),
                 QueryProgress::First(answer) => events.send("first", &answer),
                 QueryProgress::Step(step) => events.send("radius", &step),
             };

@@ -1,9 +1,11 @@
 //! The gallery as readers see it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use retrievalguard::certificate::CertificateError;
 use retrievalguard::gallery::Gallery;
+use retrievalguard::storage::content::GalleryContent;
 use retrievalguard::storage::live;
 use retrievalguard::storage::manifest::Provenance;
 
@@ -13,6 +15,7 @@ pub(crate) struct Snapshot {
     provenance: Provenance,
     recipe: Arc<Recipe>,
     version: String,
+    content: OnceLock<GalleryContent>,
 }
 
 /// Everything that decides what vectors an added picture gets.
@@ -29,7 +32,7 @@ impl Snapshot {
         // Which pictures there are, and what embedded them, is no part of it.
         let made = Provenance { data_set: None, engine: None, ..provenance.clone() };
         let recipe = Arc::new(Recipe { made, plain: stored.gallery().plain().is_some() });
-        Self { provenance, recipe, version: stored.version().to_string(), stored }
+        Self { provenance, recipe, version: stored.version().to_string(), stored, content: OnceLock::new() }
     }
 
     /// As the gallery's crate has it.
@@ -55,6 +58,15 @@ impl Snapshot {
     /// Changes with every write.
     pub(crate) fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Digests of what is searched, which are computed when they are first asked for.
+    pub(crate) fn content(&self) -> Result<GalleryContent, CertificateError> {
+        if let Some(&content) = self.content.get() {
+            return Ok(content);
+        }
+        let content = GalleryContent::of(self.gallery().into())?;
+        Ok(*self.content.get_or_init(|| content))
     }
 
     pub(crate) fn is_added(&self, row: usize) -> bool {

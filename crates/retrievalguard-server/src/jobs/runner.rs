@@ -69,10 +69,12 @@ impl JobRunner {
                 picture_hash,
                 draws: job.request.draws(),
                 top_k: job.request.top_k,
+                // The seed serves every picture of the job, so no answer may open it.
+                receipt: None,
                 request_id: job.request.request_id.clone(),
             };
             let mut report = |progress: QueryProgress| match progress {
-                QueryProgress::First(_) => {}
+                QueryProgress::Promised(_) | QueryProgress::First(_) => {}
                 QueryProgress::Step(step) => job.reached(index, step.radius),
             };
             let answer = service.answer_from(&snapshot, &request, ticket, None, Some(&mut report))?;

@@ -45,13 +45,7 @@ impl Certifier<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn contest(&self, samples: &Samples, relevance: &Relevance) -> Result<Contest, CertificateError> {
-        self.check_dimension(samples)?;
-        let mut losses = vec![0_u32; self.gallery.rival_numbers(relevance.positives)];
-        self.gallery.rivals_ahead(samples.values(), relevance, |_, rivals| {
-            for rival in rivals.iter() {
-                losses[rival] += 1;
-            }
-        })?;
+        let losses = self.losses(samples, relevance)?;
         // The first of equals, so that the answer does not depend on how it was found.
         let hardest = losses.iter().enumerate().rev().max_by_key(|&(_, &count)| count);
         let (rival, lost) = hardest.map_or((None, 0), |(rival, &count)| (Some(rival), count));
@@ -60,6 +54,31 @@ impl Certifier<'_> {
             total: samples.count(),
             rival: rival.filter(|_| lost > 0),
         })
+    }
+
+    /// In how many copies each rival is ahead of the answer in question: by label, or by item where one was asked for.
+    pub fn losses(&self, samples: &Samples, relevance: &Relevance) -> Result<Vec<u32>, CertificateError> {
+        self.check_dimension(samples)?;
+        let mut losses = vec![0_u32; self.gallery.rival_numbers(relevance.positives)];
+        self.gallery.rivals_ahead(samples.values(), relevance, |_, rivals| {
+            for rival in rivals.iter() {
+                losses[rival] += 1;
+            }
+        })?;
+        Ok(losses)
+    }
+
+    /// What a contest proves, whoever counted it.
+    pub fn judge_contest(&self, contest: &Contest) -> Verdict {
+        self.judge(contest).0
+    }
+
+    /// The verdict on a contest, and the lower bound behind it.
+    fn judge(&self, contest: &Contest) -> (Verdict, f64) {
+        let (radius, lower) = pairwise_radius(contest, self.alpha.get(), self.sigma);
+        let retrieved = 2 * u64::from(contest.wins) > u64::from(contest.total);
+        let radius = radius.is_finite().then_some(Radius::Finite(radius));
+        (Verdict::from_radius(retrieved, radius), lower)
     }
 
     /// The label that a pilot finds before each other in most copies; what deployment then certifies.
@@ -109,14 +128,12 @@ impl Certifier<'_> {
     ) -> Result<Outcome, CertificateError> {
         self.check(query, relevance)?;
         let contest = self.contest(&query.certifying, relevance)?;
-        let (radius, lower) = pairwise_radius(&contest, self.alpha.get(), self.sigma);
+        let (verdict, lower) = self.judge(&contest);
         let mut explain = Explanation::default();
         explain
             .add("noisy copies", contest.total, "theory 11")
             .add("copies before the hardest rival", contest.wins, "theory 11")
             .add("lower bound against every rival", lower, "theory 11, every rival at the full alpha");
-        let retrieved = 2 * u64::from(contest.wins) > u64::from(contest.total);
-        let verdict = Verdict::from_radius(retrieved, radius.is_finite().then_some(Radius::Finite(radius)));
         explain.conclude(verdict, "theory 11");
         Ok(Outcome { name: CertificateName::Pairwise, verdict, samples: contest.total, explain })
     }

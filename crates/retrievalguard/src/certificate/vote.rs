@@ -37,10 +37,12 @@ pub(super) enum Slip {
 }
 
 /// How many votes the answer in question and each rival have.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Votes {
-    pub(super) right: u32,
-    rivals: BTreeMap<usize, u32>,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Votes {
+    /// Votes for the answer in question.
+    pub right: u32,
+    /// Votes of every rival that has any: labels by their index, items by their number.
+    pub rivals: BTreeMap<usize, u32>,
 }
 
 impl Votes {
@@ -65,9 +67,9 @@ impl Votes {
     }
 }
 
-/// Which of the two bounds serves; decided on the pilot.
+/// Which of the two bounds of a vote serves; decided on the pilot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rule {
+pub enum Rule {
     /// More than half of the votes: `r = σ Φ⁻¹(p_low)`.
     Majority,
     /// More votes than any rival: `r = σ/2 [Φ⁻¹(p_low) − Φ⁻¹(q_up)]`.
@@ -75,7 +77,8 @@ pub(super) enum Rule {
 }
 
 impl Rule {
-    pub(super) fn as_str(self) -> &'static str {
+    /// The name that explanations have for it.
+    pub fn as_str(self) -> &'static str {
         match self {
             Rule::Majority => "majority",
             Rule::RunnerUp => "runner-up",
@@ -119,8 +122,26 @@ impl Certifier<'_> {
         samples: &Samples,
         relevance: &Relevance,
     ) -> Result<Ballot, CertificateError> {
-        let votes = Votes::of(self.votes(samples, relevance)?);
+        let votes = self.count_votes(samples, relevance)?;
         Ok(Ballot { right: votes.right, rival: votes.of_strongest_rival(), total: samples.count() })
+    }
+
+    /// The votes of a set of samples, for the answer in question and for each rival.
+    pub fn count_votes(&self, samples: &Samples, relevance: &Relevance) -> Result<Votes, CertificateError> {
+        Ok(Votes::of(self.votes(samples, relevance)?))
+    }
+
+    /// What so many votes among `total` prove under one of the rules, whoever counted them.
+    pub fn judge_votes(&self, rule: Rule, votes: &Votes, total: u32) -> Verdict {
+        let ballot = Ballot { right: votes.right, rival: votes.of_strongest_rival(), total };
+        self.judge_ballot(rule, &ballot).0
+    }
+
+    /// The verdict on a ballot, with the bounds of the answer and of the rival.
+    fn judge_ballot(&self, rule: Rule, ballot: &Ballot) -> (Verdict, f64, f64) {
+        let (radius, right_lower, rival_upper) = vote_radius(rule, ballot, self.alpha.get(), self.sigma);
+        let radius = radius.is_finite().then_some(Radius::Finite(radius));
+        (Verdict::from_radius(ballot.right > ballot.rival, radius), right_lower, rival_upper)
     }
 
     /// The rival with most votes, by its number, if it has at least as many as the answer in question.
@@ -157,13 +178,9 @@ impl Certifier<'_> {
         let ballot = self.ballot(&query.certifying, relevance)?;
         let alpha = self.alpha.get();
         let expected = scale(&pilot, ballot.total);
-        let by = |rule, ballot: &Ballot| vote_radius(rule, ballot, alpha, self.sigma);
-        let rule = if by(Rule::RunnerUp, &expected).0 > by(Rule::Majority, &expected).0 {
-            Rule::RunnerUp
-        } else {
-            Rule::Majority
-        };
-        let (radius, right_lower, rival_upper) = by(rule, &ballot);
+        let by = |rule| vote_radius(rule, &expected, alpha, self.sigma).0;
+        let rule = if by(Rule::RunnerUp) > by(Rule::Majority) { Rule::RunnerUp } else { Rule::Majority };
+        let (verdict, right_lower, rival_upper) = self.judge_ballot(rule, &ballot);
         let mut explain = Explanation::default();
         explain
             .add("votes", ballot.total, "theory 3")
@@ -175,10 +192,6 @@ impl Certifier<'_> {
         if rule == Rule::RunnerUp {
             explain.add("upper bound of the rival", rival_upper, rule.statement());
         }
-        let verdict = Verdict::from_radius(
-            ballot.right > ballot.rival,
-            radius.is_finite().then_some(Radius::Finite(radius)),
-        );
         explain.conclude(verdict, rule.statement());
         Ok(Outcome { name: CertificateName::Vote, verdict, samples: ballot.total, explain })
     }

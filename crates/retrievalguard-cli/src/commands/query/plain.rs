@@ -57,6 +57,9 @@ pub(super) fn run(arguments: &QueryArgs, stored: &StoredGallery, out: &mut dyn W
         ("--seed", arguments.seed.is_some()),
     ];
     refuse_noise(&why, &given)?;
+    if arguments.receipt.is_wanted() && arguments.within.is_some() {
+        bail!("a receipt is about the label, found --within beside --receipt; wanted one of them");
+    }
     if let Some(retriever) = arguments.retriever.filter(|&retriever| retriever != RetrieverArg::Plain) {
         let retriever = Retriever::from(retriever);
         bail!("the {retriever} retriever answers from noisy copies, and {why}; wanted plain");
@@ -89,8 +92,13 @@ fn find(
     let gallery = stored.gallery();
     let identity = arguments.picture.display().to_string();
     let query = Query { relevant: Relevant::Retrieved(Retriever::Plain), excluded: &[] };
-    let PlainAnswered { answered, bound } =
-        certifier.answer_picture(&query, embedder, (&identity, pixels))?;
+    let promise =
+        arguments.receipt.promise_bounded(arguments, stored, embedder, (&query, pixels), bounded)?;
+    let found = certifier.answer_picture(&query, embedder, (&identity, pixels))?;
+    if let Some((promise, to)) = promise {
+        promise.keep_bounded(gallery, &found, to.key()?.as_ref()).write(to.path)?;
+    }
+    let PlainAnswered { answered, bound } = found;
     let Answered { label, mut outcomes, mean, .. } = answered;
     let Outcome { verdict, .. } = outcomes.remove(0);
     let nearest = nearest_items(gallery, &mean, arguments.top_k.max(1), &[])?;

@@ -139,6 +139,7 @@ pub(crate) async fn look(
             picture_hash: perturbation.picture_hash.clone(),
             draws: seed.map(|seed| Draws { samples, target: None, seed }),
             top_k: 1,
+            receipt: None,
             request_id: context.request_id,
         };
         let snapshot = service.gallery.current();
