@@ -11,7 +11,7 @@ out=$2
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 program=${PROGRAM:-$root/target/release/retrievalguard}
-checker=${CHECKER:-$root/target/venv/bin/python $root/scripts/check_receipts.py}
+checker=${CHECKER:-$root/target/venv/bin/python $root/verifier/check_receipt.py}
 engine=${ENGINE:-}
 mkdir -p "$out"
 
