@@ -620,6 +620,21 @@ fn deeper_recall_has_a_verdict_for_each_depth() {
 }
 
 #[test]
+fn recall_at_a_radius_needs_as_many_copies_as_its_decision() {
+    let sandbox = Sandbox::indexed();
+    let certified = |rest: &str| {
+        let run = sandbox.run(&format!("recall pictures {ENCODER} --json {rest}")).succeeds();
+        run.json()["recall"]["certified"].as_f64()
+    };
+    assert_eq!(certified(""), None);
+    // Thirty-eight copies that agree decide a radius of sigma, and no fewer.
+    assert_eq!(certified("--radius 0.1 --cap 37"), Some(0.0));
+    let (near, far) = (certified("--radius 0.05").unwrap(), certified("--radius 0.15").unwrap());
+    assert!(near >= far && near > 0.5, "{near} at half of sigma, {far} at one and a half");
+    sandbox.run(&format!("recall pictures {ENCODER} --cap 50")).fails(2, &["--radius"]);
+}
+
+#[test]
 fn the_engines_certify_alike_and_the_report_names_them() {
     let Some(engine) = onnxruntime("the_engines_certify_alike_and_the_report_names_them") else { return };
     let sandbox = Sandbox::indexed();
