@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
+use retrievalguard::storage::digest::Digest;
+use retrievalguard::storage::manifest::StorageError;
 use retrievalguard::storage::stored::StoredGallery;
 use retrievalguard_encoder::receipt::{Evidence, Expected, Receipt, VerifyError, read_public_key, verify};
 
@@ -33,7 +35,7 @@ pub(crate) fn verify_receipt(
 ) -> PyResult<Checked> {
     let (receipt, gallery, picture) = files;
     let encoder = encoder.get();
-    let commitment = auditing.commitment.as_deref().map(str::parse).transpose();
+    let commitment = auditing.commitment.as_deref().map(str::parse::<Digest>).transpose();
     let expected = Expected {
         commitment: commitment.map_err(|error| refused(format!("commitment: {error}")))?,
         challenge: auditing.challenge,
@@ -49,7 +51,7 @@ pub(crate) fn verify_receipt(
     let receipt = Receipt::read(&receipt).map_err(|error| raised(&error))?;
     let bytes = std::fs::read(&picture).map_err(|error| raised(&error))?;
     let checked = py.detach(|| {
-        let stored = StoredGallery::open(&gallery).map_err(VerifyErrorOr::Gallery)?;
+        let stored = StoredGallery::open(&gallery).map_err(Failure::Gallery)?;
         let evidence = Evidence {
             embedder: &encoder.embedder,
             gallery: &stored,
@@ -58,20 +60,21 @@ pub(crate) fn verify_receipt(
             threads: encoder.threads,
             batch: encoder.batch,
         };
-        verify(&receipt, &evidence, &expected).map_err(VerifyErrorOr::Verify)
+        verify(&receipt, &evidence, &expected).map_err(Failure::Verify)
     });
     let statements = receipt.answers.iter().map(|answer| answer.statement.clone()).collect();
     match checked {
         Ok(verified) => Ok((None, verified.undecided, statements)),
-        Err(VerifyErrorOr::Verify(VerifyError::Refused(refusal))) => {
+        Err(Failure::Verify(VerifyError::Refused(refusal))) => {
             Ok((Some(message(&refusal)), None, statements))
         }
-        Err(VerifyErrorOr::Verify(error)) => Err(raised(&error)),
-        Err(VerifyErrorOr::Gallery(error)) => Err(raised(&error)),
+        Err(Failure::Verify(error)) => Err(raised(&error)),
+        Err(Failure::Gallery(error)) => Err(raised(&error)),
     }
 }
 
-enum VerifyErrorOr {
+/// What can go wrong while the interpreter lock is released.
+enum Failure {
     Verify(VerifyError),
-    Gallery(retrievalguard::storage::manifest::StorageError),
+    Gallery(StorageError),
 }

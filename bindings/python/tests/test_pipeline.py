@@ -1,4 +1,6 @@
+import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -98,6 +100,22 @@ def test_a_stopped_run_goes_on_and_ends_with_the_same_bytes(encoder, folders, ga
     assert found == wanted and found.resumed >= 4
     table = "certificates.parquet"
     assert (tmp_path / "run" / table).read_bytes() == (tmp_path / "whole" / table).read_bytes()
+
+
+def test_a_run_leaves_receipts_that_hold_for_their_own_files_alone(encoder, folders, gallery, tmp_path):
+    rg.certify_pictures(folders[1], encoder, gallery, 0.1, tmp_path / "run", receipts=tmp_path / "receipts", **SMALL)
+    first, second = sorted((tmp_path / "receipts").iterdir())[:2]
+    identity = json.loads(first.read_text())["fixed"]["picture"]["identity"]
+    picture = pathlib.Path(folders[1]) / identity
+    found = rg.verify_receipt(first, encoder, gallery, picture)
+    assert found and found.reason is None and found.undecided is None and len(found.statements) == 1
+    other = rg.verify_receipt(second, encoder, gallery, picture)
+    assert not other and "picture.file is" in other.reason
+    asked = rg.verify_receipt(first, encoder, gallery, picture, challenge="anything")
+    assert not asked and "the challenge is" in asked.reason
+    with pytest.raises(rg.InputError, match="no receipt"):
+        (tmp_path / "broken").write_text("{}")
+        rg.verify_receipt(tmp_path / "broken", encoder, gallery, picture)
 
 
 def test_an_exception_of_the_progress_function_stops_and_comes_out(encoder, folders, gallery, tmp_path):
