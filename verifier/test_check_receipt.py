@@ -6,6 +6,7 @@ import math
 import sys
 import tomllib
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import onnxruntime
@@ -15,6 +16,7 @@ from PIL import Image
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import check_receipt as checker  # noqa: E402
+import lipschitz  # noqa: E402
 
 DEMO = HERE.parent / "crates/retrievalguard-cli/demo"
 
@@ -66,7 +68,9 @@ def test_bounds_of_all_and_of_one_success_have_their_closed_forms(n, level):
     assert checker.lower_bound(0, n, level) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("k, n, level", [(3, 50, 0.01), (30, 50, 0.05), (49, 50, 0.001), (990, 1000, 0.001), (40, 60, 0.7)])
+@pytest.mark.parametrize(
+    "k, n, level", [(3, 50, 0.01), (30, 50, 0.05), (49, 50, 0.001), (990, 1000, 0.001), (40, 60, 0.7)]
+)
 def test_the_tail_at_a_bound_is_its_level_and_never_above(k, n, level):
     p, q = checker.lower_bound(k, n, level)
     tail = math.fsum(math.comb(n, j) * p**j * q ** (n - j) for j in range(k, n + 1))
@@ -146,8 +150,8 @@ def test_two_cells_are_certified_inside_their_true_radius(share):
     gallery, random = gallery_of([[1.0, 0.0], [-1.0, 0.0]], ["a", "b"]), np.random.default_rng(3)
     draw = lambda count: np.where(random.random((count, 1)) < share, [[1.0, 0.0]], [[-1.0, 0.0]])  # noqa: E731
     radius, _ = checker.half_space(gallery, 0, draw(200), draw(2000), 1.0, 0.001, 1.0, False, 1)
-    assert radius <= checker.NormalDist().inv_cdf(share)
-    assert share < 0.7 or radius > 0.5 * checker.NormalDist().inv_cdf(share)
+    assert radius <= NormalDist().inv_cdf(share)
+    assert share < 0.7 or radius > 0.5 * NormalDist().inv_cdf(share)
 
 
 # --- Lipschitz ---
@@ -157,12 +161,12 @@ def test_the_demos_lipschitz_encoder_has_a_constant_near_one_and_moves_no_faster
     folder, random = DEMO / "lipschitz", np.random.default_rng(0)
     config, model = config_of(folder), (folder / "encoder.onnx").read_bytes()
     picture = random.random((3, 32, 32)).astype(np.float32)
-    h, constant, error = checker.network(model, config, picture)
+    h, constant, error = lipschitz.network(model, config, picture)
     assert 1.0 <= constant < 1 + 1e-6
     assert 0 <= error @ [np.linalg.norm(picture), 1] < 1e-8
     for size in (1e-3, 1.0):
         moved = picture + np.float32(size) * random.standard_normal(picture.shape).astype(np.float32)
-        other = checker.network(model, config, moved)[0]
+        other = lipschitz.network(model, config, moved)[0]
         assert np.linalg.norm(other - h) <= constant * np.linalg.norm((moved - picture).astype(float)) + 1e-8
     session = onnxruntime.InferenceSession(model)
     found = session.run(None, {session.get_inputs()[0].name: picture[None]})[0][0]
@@ -171,21 +175,21 @@ def test_the_demos_lipschitz_encoder_has_a_constant_near_one_and_moves_no_faster
 
 def test_changed_weights_of_a_residual_layer_are_refused():
     model = bytearray((DEMO / "lipschitz" / "encoder.onnx").read_bytes())
-    tensors, nodes, _ = checker.graph_of(bytes(model))
+    tensors, nodes, _ = lipschitz.graph_of(bytes(model))
     scale = next(inputs[1] for operator, inputs, _, _ in nodes if operator == "Mul")
     content = tensors[scale].astype("<f4").tobytes()
     at = bytes(model).index(content)
     model[at:at + len(content)] = (2 * tensors[scale]).astype("<f4").tobytes()
     with pytest.raises(checker.Refused, match="wanted 2"):
-        checker.network(bytes(model), config_of(DEMO / "lipschitz"), np.zeros((3, 32, 32), np.float32))
+        lipschitz.network(bytes(model), config_of(DEMO / "lipschitz"), np.zeros((3, 32, 32), np.float32))
 
 
 def test_distances_from_bisectors_have_their_closed_form():
     gallery = gallery_of([[1.0, 0.0], [-1.0, 0.0], [0.0, 9.0]], ["a", "b", "b"])
-    assert checker.reach_of(gallery, 0, np.array([0.5, 0.1]), "lipschitz") == pytest.approx(0.5)
+    assert lipschitz.reach_of(gallery, 0, np.array([0.5, 0.1]), "lipschitz") == pytest.approx(0.5)
     margin = (math.hypot(1.5, 0.1) - math.hypot(0.5, 0.1)) / 2
-    assert checker.reach_of(gallery, 0, np.array([0.5, 0.1]), "lipschitz-margin") == pytest.approx(margin)
-    assert checker.reach_of(gallery, 1, np.array([0.5, 0.1]), "lipschitz") is None
+    assert lipschitz.reach_of(gallery, 0, np.array([0.5, 0.1]), "lipschitz-margin") == pytest.approx(margin)
+    assert lipschitz.reach_of(gallery, 1, np.array([0.5, 0.1]), "lipschitz") is None
 
 
 # --- receipts ---
@@ -193,7 +197,10 @@ def test_distances_from_bisectors_have_their_closed_form():
 
 def seal(receipt):
     """Commitment and digest made again, as whoever forges a field would."""
-    tie = lambda kind, value: checker.sha(f"retrievalguard receipt {kind}1\n".encode() + checker.canonical(value))  # noqa: E731
+
+    def tie(kind, value):
+        return checker.sha(f"retrievalguard receipt {kind}1\n".encode() + checker.canonical(value))
+
     body = {name: value for name, value in receipt.items() if name not in ("digest", "signature")}
     body["commitment"] = tie("commitment ", {"fixed": body["fixed"], "opened": body["opened"]})
     return json.dumps(body | {"digest": tie("", body), "signature": None}).encode()
@@ -218,17 +225,18 @@ def honest():
     gallery = gallery_of(rows.astype(float), ["shoe", "boot", "tie"])
     found = checker.losses(gallery.nearest(sample), 0, 2e-4)[0]
     radius = 0.25 * checker.quantile(*checker.lower_bound(int(n - found.max()), n, 0.01)) * (1 - 1e-12)
+    lost = [{"label": label, "copies": int(found[at])} for label, at in sorted(gallery.names.items()) if found[at]]
     answer = {"certificate": "pairwise", "label": "shoe", "verdict": "certified", "radius": checker.text(radius),
-              "samples": n, "decision": None,
-              "counted": {"losses": [{"label": label, "copies": int(found[place])} for label, place in
-                                     sorted(gallery.names.items()) if found[place]], "steps": []}}
+              "samples": n, "decision": None, "counted": {"losses": lost, "steps": []}}
     fixed = {"tool": "retrievalguard 0", "picture": {"identity": name, "file": checker.sha(picture),
              "pixels": checker.sha(pixels.tobytes())}, "encoder": encoder, "gallery": gallery.facts | {"excluded": []},
              "question": {"label": None}, "retriever": "pairwise", "certificates": ["pairwise"], "bound": None,
-             "challenge": None, "noise": {"sigma": "0.25", "alpha": "0.01", "pilot": 20, "samples": n, "schedule": "fixed",
-                                          "target_radius": None, "top_k": 1, "replan_bets": False, "seed_from": "given"}}
+             "challenge": None,
+             "noise": {"sigma": "0.25", "alpha": "0.01", "pilot": 20, "samples": n, "schedule": "fixed", "top_k": 1,
+                       "target_radius": None, "replan_bets": False, "seed_from": "given"}}
     answer["statement"] = checker.statement(answer, radius, fixed, config["input"])
-    receipt = {"receipt": 1, "fixed": fixed, "opened": {"seed": "7", "salt": "00" * 32}, "commitment": "", "answers": [answer],
+    receipt = {"receipt": 1, "fixed": fixed, "opened": {"seed": "7", "salt": "00" * 32}, "commitment": "",
+               "answers": [answer],
                "drawn": [{"stage": "pilot", "first": 0, "end": 20}, {"stage": "certify", "first": 0, "end": n}]}
     assert radius > 0.05 and found.max() > 0
     return receipt, (picture, model, session, config, gallery)
