@@ -33,7 +33,7 @@ pub(crate) struct Gallery {
 /// Where the vectors are.
 enum Held {
     /// In memory, from arrays, with what was said of how they were made.
-    Vectors(method::Gallery, Option<Box<GalleryManifest>>),
+    Vectors(Box<method::Gallery>, Option<Box<GalleryManifest>>),
     /// From a directory, of either kind.
     Stored(StoredGallery),
 }
@@ -77,7 +77,7 @@ impl Gallery {
     /// The gallery that is searched.
     pub(crate) fn gallery(&self) -> GalleryRef<'_> {
         match &self.held {
-            Held::Vectors(gallery, _) => gallery.into(),
+            Held::Vectors(gallery, _) => gallery.as_ref().into(),
             Held::Stored(stored) => stored.gallery(),
         }
     }
@@ -103,7 +103,9 @@ impl Gallery {
     /// The gallery that the plain retriever searches, if there is one.
     pub(crate) fn plain(&self) -> Option<GalleryRef<'_>> {
         match &self.held {
-            Held::Vectors(gallery, _) if self.provenance()?.samples == Some(0) => Some(gallery.into()),
+            Held::Vectors(gallery, _) if self.provenance()?.samples == Some(0) => {
+                Some(gallery.as_ref().into())
+            }
             Held::Vectors(..) => self.gallery().plain(),
             Held::Stored(stored) => stored.plain(),
         }
@@ -196,7 +198,7 @@ impl Gallery {
                 gallery = gallery.with_plain(clean)?;
             }
             let manifest = provenance.map(|made| Box::new(GalleryManifest::describe(&gallery, &[], made)));
-            Ok(Held::Vectors(gallery, manifest))
+            Ok(Held::Vectors(Box::new(gallery), manifest))
         });
         let held = held.map_err(|error: method::GalleryError| raised(&error))?;
         Ok(Self { held, name: "in memory".to_owned() })

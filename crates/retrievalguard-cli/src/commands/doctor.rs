@@ -46,7 +46,7 @@ fn build() -> BuildReport {
     ];
     BuildReport {
         commit: option_env!("RETRIEVALGUARD_COMMIT").map(str::to_owned),
-        features: features.into_iter().filter_map(|(name, has)| has.then(|| name.to_owned())).collect(),
+        features: features.into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_owned()).collect(),
         engines: vec![Engine::Onnxruntime, Engine::Rten, Engine::Double],
     }
 }

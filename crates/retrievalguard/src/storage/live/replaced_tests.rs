@@ -43,7 +43,8 @@ fn only_a_gallery_with_every_write_has_kept_them() {
     let kept = [("y", "fish", 0.9), ("z", "bird", 0.8), ("b", "dog", 0.25)];
     let missing = |identity: &str| MissingWrite::Added { identity: identity.into() };
     let changed = |identity: &str| MissingWrite::Changed { identity: identity.into() };
-    let cases: [(&str, &[(&str, &str, f32)], Result<(), MissingWrite>); 8] = [
+    type Items<'a> = &'a [(&'a str, &'a str, f32)];
+    let cases: [(&str, Items<'_>, Result<(), MissingWrite>); 8] = [
         ("all of it", &kept, Ok(())),
         ("an item that was not written about is gone", &kept[..], Ok(())),
         ("as it was made", &MADE, Err(changed("b"))),
