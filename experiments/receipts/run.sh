@@ -54,4 +54,4 @@ for name in "${names[@]}"; do
 done
 python3 "$here/compare.py" --program "$program" --checker "$checker" --engine "$engine" --log "$out/verdicts.jsonl" "${sets[@]}" \
     | tee "$out/results.md"
-wc -l ${checker##* } | tee -a "$out/results.md"
+wc -l "$root"/verifier/{check_receipt,bounds,lipschitz}.py | tee -a "$out/results.md"
