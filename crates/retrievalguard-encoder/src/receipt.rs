@@ -65,6 +65,16 @@ pub enum ReceiptError {
     /// It says something in another way than receipts do.
     #[error("the receipt is not written as receipts are: {0}")]
     Spelling(String),
+    /// A query was answered before receipts were asked for.
+    #[error(
+        "`{identity}` was answered before and left no receipt at `{path}`, wanted the run's earlier receipts there, or a new run"
+    )]
+    Answered {
+        /// The query.
+        identity: String,
+        /// Where its receipt would be.
+        path: PathBuf,
+    },
     /// A key file holds something else.
     #[error("key `{path}` cannot be used, wanted {wanted}")]
     Key {

@@ -95,6 +95,14 @@ fn a_run_leaves_a_receipt_of_every_query_and_the_same_bytes_with_any_number_of_t
     if left["answers"][0]["verdict"] == "certified" {
         verified.prints(&["hidden from this query: 9"]);
     }
+    // The same run again, with its receipts, is done already; with others it would leave none.
+    run("one", "--threads 2");
+    let line = format!(
+        "certify pictures --gallery gallery {ENCODER} --samples 100 --certificate pairwise --out one"
+    );
+    sandbox
+        .run(&format!("{line} --receipts elsewhere"))
+        .fails(2, &["was answered before and left no receipt at `elsewhere/000000.receipt.json`"]);
     sandbox
         .run("certify pictures --samples-file a --gallery-file b --gallery-labels c --receipts d")
         .fails(2, &["--receipts"]);

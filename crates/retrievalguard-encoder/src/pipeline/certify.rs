@@ -315,6 +315,9 @@ pub fn certify(
     let receipts = options.receipts.as_ref();
     let receipts =
         receipts.map(|to| ReceiptFolder::open(to, (embedder, excess), searched, queries)).transpose()?;
+    if let Some(receipts) = &receipts {
+        run.answered().try_for_each(|position| receipts.holds(position, queries))?;
+    }
     let smoothed = match &plan.description.method {
         Method::Smoothed(smoothed) => smoothed,
         Method::Lipschitz(bounded) => {

@@ -125,6 +125,12 @@ impl<T: Serialize + DeserializeOwned> OpenRun<'_, T> {
         self.outcomes.iter().flatten()
     }
 
+    /// The places of what an earlier run has done, those that could not be read left out.
+    pub(crate) fn answered(&self) -> impl Iterator<Item = usize> {
+        let done = |outcome: &Option<PictureOutcome<T>>| matches!(outcome, Some(PictureOutcome::Done(_)));
+        self.outcomes.iter().enumerate().filter(move |(_, outcome)| done(outcome)).map(|(place, _)| place)
+    }
+
     /// How many pictures are left.
     pub(crate) fn left(&self) -> usize {
         self.outcomes.iter().filter(|outcome| outcome.is_none()).count()

@@ -48,6 +48,15 @@ impl<'a> ReceiptFolder<'a> {
         Ok(Self { to, premises: Premises::new(embedder, excess, content) })
     }
 
+    /// Refuses to go on with a run whose queries have left no receipts: an answer that is there is not made again.
+    pub(crate) fn holds(&self, position: usize, queries: &RecordSet) -> Result<(), PipelineError> {
+        let path = self.to.folder.join(Receipt::file_name(position));
+        if path.is_file() {
+            return Ok(());
+        }
+        Err(ReceiptError::Answered { identity: queries[position].identity.clone(), path }.into())
+    }
+
     /// What is asked of a query.
     pub(crate) fn asked<'q>(
         &self,

@@ -5,7 +5,7 @@ use retrievalguard::gallery::{Relevance, RowRelevance};
 use retrievalguard::storage::stored::GalleryRef;
 use retrievalguard::{NormBound, Samples};
 
-use super::body::{CertifiedAnswer, RivalCount};
+use super::body::{CertifiedAnswer, Counted, RivalCount};
 use super::counted::{certifying, radius_of};
 use super::statement::{Circumstances, of_verdict};
 use super::verify::{Refusal, compare_drawn, paired};
@@ -93,6 +93,7 @@ impl<'a> Rounding<'a> {
                     return Err(refused(format!("{field} is {found}, wanted {wanted}")));
                 }
             }
+            same_kinds(&found.counted, &wanted.counted).map_err(refused)?;
             undecided += match &self.smoothed {
                 Some(smoothed) => smoothed.agree(found, wanted).map_err(refused)?,
                 None => {
@@ -106,6 +107,25 @@ impl<'a> Rounding<'a> {
         }
         Ok(undecided)
     }
+}
+
+/// Whether the same things were counted: what nobody looks at is not in a verified receipt.
+fn same_kinds(found: &Counted, wanted: &Counted) -> Result<(), String> {
+    let kinds = |counted: &Counted| {
+        [
+            ("losses", counted.losses.is_some()),
+            ("votes", counted.votes.is_some()),
+            ("tests", counted.tests.is_some()),
+            ("bound", counted.bound.is_some()),
+        ]
+    };
+    for ((field, found), (_, wanted)) in kinds(found).into_iter().zip(kinds(wanted)) {
+        if found != wanted {
+            let there = |is: bool| if is { "there" } else { "missing" };
+            return Err(format!("counted.{field} is {}, wanted {}", there(found), there(wanted)));
+        }
+    }
+    Ok(())
 }
 
 /// Whether the statement is that of the label and of the radius.
@@ -153,7 +173,9 @@ fn same_bound(found: &CertifiedAnswer, wanted: &CertifiedAnswer) -> Result<(), S
 fn within(found: &CertifiedAnswer, wanted: &CertifiedAnswer, share: f64) -> Result<(), String> {
     let close = match (found.radius.map(Real::get), wanted.radius.map(Real::get)) {
         (None, None) => true,
-        (Some(found), Some(wanted)) => found == wanted || (found - wanted).abs() <= share * wanted,
+        (Some(found), Some(wanted)) => {
+            found == wanted || (wanted.is_finite() && (found - wanted).abs() <= share * wanted)
+        }
         _ => false,
     };
     if close && found.verdict == wanted.verdict {
@@ -187,6 +209,10 @@ impl Smoothed<'_> {
         let total = samples.count();
         let mut counts = vec![0; names.len()];
         let mut take = |rivals: &[RivalCount]| -> Result<(), String> {
+            let ascending = rivals.windows(2).all(|pair| pair[0].label < pair[1].label);
+            if !ascending || rivals.iter().any(|rival| rival.copies == 0) {
+                return Err("rivals are not each there once, in order, with a copy or more".to_owned());
+            }
             for rival in rivals {
                 let number =
                     number(&rival.label).ok_or(format!("{:?} is no label of the gallery", rival.label))?;
@@ -231,8 +257,8 @@ impl Smoothed<'_> {
             let rule = rule.ok_or(format!("rule is {}, wanted {}", votes.rule, own.unwrap_or("none")))?;
             let given: u64 =
                 counts.iter().map(|&count| u64::from(count)).sum::<u64>() + u64::from(votes.right);
-            if given > u64::from(total) {
-                return Err(format!("{given} votes were given, wanted at most {total}"));
+            if given != u64::from(total) {
+                return Err(format!("{given} votes were given, wanted {total}"));
             }
             let rivals = counts.iter().copied().enumerate().filter(|&(_, count)| count > 0).collect();
             self.certifier.judge_votes(rule, &Votes { right: votes.right, rivals }, total)
