@@ -34,7 +34,6 @@ def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top
     gap, used, now = ((V - mean)**2).sum(1), min(N, 256), ((V - sample.mean(0))**2).sum(1)
     if now[negative].min() <= now[positive].min(initial=math.inf): return None, {}
     centred, near = pilot[np.arange(used) * N // used] - mean, positive[np.argsort(gap[positive], kind="stable")][:8]
-
     def separate(rows, shares, b):  # direction, threshold and range of the score; or what is known without looking
         weights, mixed, largest = np.asarray(shares) / 4096, len(rows) > 1, np.linalg.norm(V[[*rows, b]], axis=1).max()
         centre = weights @ V[rows]
@@ -45,14 +44,12 @@ def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top
             8 + mixed * 2 * len(rows) * largest / apart) * (F + 2 * largest)
         ends = [min(F, F * (np.linalg.norm(np.maximum(side * u, 0)) + 1e-140)) if clamped else F for side in (-1, 1)]
         return "always" if s < -ends[0] else "never" if s >= ends[1] else (u, s, -ends[0], ends[1])
-
     def counted(space, places, counts, share):  # the largest radius that counts of scores above thresholds show
         z = np.array([quantile(*lower_bound(int(count), n, alpha / share)) for count in counts])
         z = np.maximum.accumulate((z - 1e-13 * (1 + np.minimum(np.abs(z), 1e300)))[::-1])[::-1]
         (_, s, low, high), widths = space, np.diff([space[2], *places])
         shown = lambda radius: widths @ cdf(z - radius / sigma) + low - 1e-12 * max(-low, high) > s
         return bisect(shown, 0.0, 40 * sigma, 36) if shown(0.0) else -math.inf
-
     def look(space):  # the pilot's scores: rank, radius of counting, thresholds, cells, points that bets are planned on
         u, s, low, high = space
         scores, nudge, tenth = np.sort(pilot @ u - error), 3 * error * max(-low, high) / F, -(-N // 10)
@@ -63,21 +60,18 @@ def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top
             rare = np.maximum(np.exp(-np.maximum(depth, 0)) / 2 / (N + 1), 1e-18)
             return np.where(count > 0, (count + 0.5) / (N + 1), rare)
         at = lambda ranks: scores[np.minimum(ranks.astype(int), N - 1)]
-        deep = scores[0] - tail * np.log(1 + np.array([0, 0.6, 2.5, 10]) * max(n / N, 1))
-        wanted = [deep, low + np.arange(1, 5) / 5 * (deep[3] - low),
-                  at(cdf(least + (2.2 - least) * (np.arange(18) + 0.5) / 18) * N)]
-        places, count = [], min(96, N)
-        for place in np.sort(np.float32(np.concatenate(wanted) - nudge)):
+        deep, places, count = scores[0] - tail * np.log(1 + np.array([0, 0.6, 2.5, 10]) * max(n / N, 1)), [], min(96, N)
+        ranks = cdf(least + (2.2 - least) * (np.arange(18) + 0.5) / 18) * N
+        for place in np.sort(np.float32(np.r_[deep, low + np.arange(1, 5) / 5 * (deep[3] - low), at(ranks)] - nudge)):
             if low < place < high and (not places or place - places[-1] > np.float32(nudge)): places.append(place)
         edges = np.array([low, *places, high])
         q = np.maximum((below(edges[:-1] + 2 * nudge) + below(edges[1:])) / 2, min(-math.log(alpha) / n, 0.5))
         z = np.array([quantile(max(1 - one, 1e-12), min(one, 1 - 1e-12)) for one in q])
-        points = np.append(scores[0] - tail, at((np.arange(count) + 0.5) / count * N))
-        mass = np.append(0.5, np.full(count, (N + 0.5) / count)) / (N + 1)
+        points = np.append(scores[0] - tail, at((np.arange(count) + 0.5) / count * N)), np.append(
+            0.5, np.full(count, (N + 0.5) / count)) / (N + 1)
         radius = counted(space, edges[1:-1], np.floor(n * (1 - below(edges[1:-1]))), max(len(places), 1))
-        return (radius if radius > -math.inf else min(scores.mean() - s, 0) - 1e-300, radius, edges[1:-1], (edges, z),
-                (points, mass))
-
+        rank = radius if radius > -math.inf else min(scores.mean() - s, 0) - 1e-300
+        return rank, radius, edges[1:-1], (edges, z), points
     def wager(space, cells, points, radius):  # what scores are worth (None: no need to look), bets, growth on the pilot
         (edges, z), (scores, mass), shift, widths = cells, points, radius / sigma, np.diff(cells[0])
         with np.errstate(over="ignore", invalid="ignore"):
@@ -91,7 +85,6 @@ def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top
         if not rises(0.0): return worth, np.array([0.02, 0.05, 0.1, 0.2]), 0.0
         best = 0.99 if rises(0.99) else bisect(rises, 0.0, 0.99, 16)
         return worth, np.minimum(best * SPREAD, 0.99), (mass * np.log1p(best * gain)).sum()
-
     def mixture(b):  # shares of positives that together have about the largest ratio of mean to deviation
         apart, ahead, weights = V[near] - V[b], (gap[b] - gap[near]) / 2, np.zeros(len(near))
         gram = (apart @ centred.T) @ (centred @ apart.T) / used + 1e-4 * F**2 * apart @ apart.T
@@ -101,7 +94,6 @@ def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top
         rows, shares = near[shares > 40], shares[shares > 40]
         if len(rows) > 1: shares[np.flatnonzero(shares == shares.max())[-1]] += 4096 - shares.sum()
         return [(rows, shares)] if len(rows) > 1 else []
-
     def choose(b):  # positives, shares, form and the rest of the test of a dangerous negative
         def hope(row):
             if isinstance(space := separate([row], [4096], b), str): return math.inf if space == "always" else -math.inf
@@ -119,18 +111,15 @@ def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top
         centre = bisect(reaches, low, high, 8) if hopeful else -math.inf
         if counting > centre: return *choice, "thresholds", (space, places, len(places))
         return *choice, "betting", (space, cells, points, (centre if hopeful else 0.1 * sigma) * RUNGS)
-
     def simple(b, row, middle, deviation):  # the test of a negative that looks harmless
-        if isinstance(space := separate([int(row)], [4096], b), str): return None, None, space, None
-        places = np.unique(np.float32(middle - DEPTHS * deviation)).astype(float)
-        return None, None, "thresholds", (space, places[(places > space[2]) & (places < space[3])], 12)
-
+        places, space = np.unique(np.float32(middle - DEPTHS * deviation)).astype(float), separate([int(row)], [4096], b)
+        return [row], [4096], *((space, None) if isinstance(space, str) else (
+            "thresholds", (space, places[(places > space[2]) & (places < space[3])], 12)))
     def passed(space, cells, points, scores, radius):
         if (test := wager(space, cells, points, radius))[0] is None: return True
         logs = np.cumsum(np.log1p(test[1][:, None] * (test[0](scores) - 1)), axis=1) + np.log([[.2], [.3], [.3], [.2]])
         looks = np.logaddexp.reduce(logs[:, np.unique([*range(15, n, 16), n - 1])], axis=0)
         return looks.max() - 1e-5 >= -math.log(alpha)
-
     # of the nearest positives, the one that looks safest against each negative: ratio, row, middle, deviation
     found = []
     for row in near:
@@ -144,10 +133,9 @@ def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top
     tests = {int(negative[i]): choose(negative[i]) for i in order[:most]}
     for _, _, form, given in [*tests.values(), *(simple(negative[i], *best[1:, i]) for i in order[most:])]:
         radius, scores = math.inf if form == "always" else -math.inf, sample @ given[0][0] - error if given else None
-        if form == "thresholds":
-            radius = counted(*given[:2], (scores > given[1][:, None]).sum(1), given[2])
+        if form == "thresholds": radius = counted(*given[:2], (scores > given[1][:, None]).sum(1), given[2])
         for rung in given[3] if form == "betting" else []:
             if radius >= least or not passed(*given[:3], scores, rung): break
             radius = rung
         least = min(least, radius)
-    return least, tests
+    return least, {b: (form, dict(zip(map(int, rows), shares))) for b, (rows, shares, form, _) in tests.items()}

@@ -60,13 +60,14 @@ def network(model, config, pixels):
     """The embedding, its constant L, and its forward error at pictures of norm N, as (a, b) of a N + b.
     `size` and `error` bound what a value's norm and rounding can be, in the same form; `one` is the constant 1."""
     need({*config["input"]["std"], 1} == {1} and {*config["input"]["mean"], 0} == {0}, "mean and std", Declined)
-    (tensors, rest, output), one, gamma = graph_of(model), np.array([0, 1.0]), lambda terms: terms * EPS / (
+    (tensors, rest, output), one = graph_of(model), np.array([0, 1.0])
+    x, L, size, error, gamma = pixels[None].astype(float), 1.0, one[::-1], 0 * one, lambda terms: terms * EPS / (
         2 - terms * EPS)
-    x, L, size, error = pixels[None].astype(float), 1.0, one[::-1], 0 * one
     at, fields = next(one for one in rest[0][1] if one not in tensors), {"kernel_shape", "strides", "pads", "group"}
     while rest:  # the graph is one chain of layers
         (operator, inputs, name, said), *rest = rest
         known, stride, pads = [*map(tensors.get, inputs[1:])], said.get("strides", [1, 1]), said.get("pads", [0] * 4)
+        factor, local, shift = 1.0, 0 * one, 0 * one  # what the layer does to L, to the error and to the norm
         need(inputs[0] == at and not any(part is None for part in known), f"the node {name}", Declined)
         if operator == "Conv" and [node[0] for node in rest[:4]] == ["Relu", "Mul", "ConvTranspose", "Sub"]:
             # x - K^T D relu(K x + b): the same K twice, in the same place, and a diagonal D of at most 2/T
@@ -84,10 +85,9 @@ def network(model, config, pixels):
             spread = math.sqrt(np.abs(K).sum((1, 2, 3)).max() * np.abs(K).sum((0, 2, 3)).max()) * (1 + K.size * EPS)
             shift, factor, name = np.linalg.norm(bias) * math.sqrt(x[0, 0].size) * one, max(1.0, beta - 1), sub[2]
             first = gamma(K[0].size + 2) * (spread * (size + error) + shift)  # rounding of each step, and its norm
-            inner = norm * (size + error) + shift + first
+            inner, x = norm * (size + error) + shift + first, value
             local = norm * most * (first + gamma(1) * inner) + gamma(K[:, 0].size + 1) * spread * most * inner
-            error = error * factor + local + gamma(2) * (size + error + norm * most * inner) + 1e-290 * one
-            x, L, size = value, L * factor, size * factor + norm * most * shift
+            local, shift = local + gamma(2) * (size + error + norm * most * inner), norm * most * shift
         elif operator in ("Conv", "Gemm") and set(said) <= fields | {"transB"}:
             (K, bias), group = (known + [np.zeros(1)])[:2], said.get("group", 1)
             K = K if operator == "Conv" else (K if said.get("transB") else K.T)[:, :, None, None]
@@ -95,11 +95,10 @@ def network(model, config, pixels):
                                 for i, part in enumerate(np.split(K, group))])
             need(K.shape[2] <= stride[0] and K.shape[3] <= stride[1], "windows that overlap", Declined)
             value = convolve(x.reshape(x.shape + (1,) * (4 - x.ndim)), K, stride, pads)
-            norm = np.linalg.norm(K.reshape(len(K), -1), 2) * (1 + 1e-12) + K.size * EPS
+            factor = np.linalg.norm(K.reshape(len(K), -1), 2) * (1 + 1e-12) + K.size * EPS
             bias = np.broadcast_to(bias.reshape(1, -1, 1, 1), value.shape)
             x, shift = (value + bias).reshape(value.shape[:x.ndim]), np.linalg.norm(bias) * one
-            error = norm * error + gamma(K[0].size + 2) * (np.linalg.norm(K) * (size + error) + shift) + 1e-290 * one
-            L, size = L * norm, norm * size + shift
+            local = gamma(K[0].size + 2) * (np.linalg.norm(K) * (size + error) + shift)
         else:
             moves = {"Relu": lambda: np.maximum(x, 0), "Transpose": lambda: x.transpose(said["perm"]),
                      "Flatten": lambda: x.reshape(len(x), -1), "Pad": lambda: np.pad(x, known[0].reshape(2, -1).T),
@@ -107,7 +106,7 @@ def network(model, config, pixels):
             need(operator in moves and set(said) <= {"perm", "axis"} and said.get("axis", 1) == 1 and len(known) < 2,
                  f"the operator {operator} with {said} without noise", Declined)
             x = moves[operator]()
-        at = name
+        at, L, size, error = name, L * factor, size * factor + shift, error * factor + local + 1e-290 * one
     need(at == (config["output"].get("name") or output), "an output in the middle of the graph", Declined)
     return x.ravel(), L * (1 + 1e-13), error * (1 + 1e-9)
 
