@@ -112,9 +112,9 @@ def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top
         if counting > centre: return *choice, "thresholds", (space, places, len(places))
         return *choice, "betting", (space, cells, points, (centre if hopeful else 0.1 * sigma) * RUNGS)
     def simple(b, row, middle, deviation):  # the test of a negative that looks harmless
-        places, space = np.unique(np.float32(middle - DEPTHS * deviation)).astype(float), separate([int(row)], [4096], b)
+        space, places = separate([int(row)], [4096], b), np.unique(np.float32(middle - DEPTHS * deviation))
         return [row], [4096], *((space, None) if isinstance(space, str) else (
-            "thresholds", (space, places[(places > space[2]) & (places < space[3])], 12)))
+            "thresholds", (space, places[(places > space[2]) & (places < space[3])].astype(float), 12)))
     def passed(space, cells, points, scores, radius):
         if (test := wager(space, cells, points, radius))[0] is None: return True
         logs = np.cumsum(np.log1p(test[1][:, None] * (test[0](scores) - 1)), axis=1) + np.log([[.2], [.3], [.3], [.2]])

@@ -147,8 +147,8 @@ def statement(answer, radius, fixed, given):
     change = {"vote": f"makes another label than {label} win the vote of all noisy copies",
               "pairwise": f"keeps {label} from coming before each other label in more than half of all noisy copies"}
     return "".join([
-        "No change of the picture as the encoder gets it ({height} × {width}, pixels scaled ".format(**given),
-        "to [0, 1]) ",
+        f"No change of the picture as the encoder gets it ({given['height']} × {given['width']}, ",
+        "pixels scaled to [0, 1]) ",
         f"with an l2 norm below {Decimal(radius).quantize(step, ROUND_DOWN):f} " if radius < math.inf else "",
         change.get(answer["certificate"], f"makes the nearest item of this gallery have another label than {label}"),
         f" (rows of the gallery hidden from this query: {hidden})" if hidden else "",
@@ -165,6 +165,8 @@ def check(content, picture, model, session, config, gallery):
     bound_to = tie("commitment ", {"fixed": fixed, "opened": opened}) if noise else None
     same(receipt, {"commitment": bound_to, "digest": tie("", body)}, "receipt")
     need(set(fixed["certificates"]) <= set(RETRIEVERS), f"certificates {fixed['certificates']}", Declined)
+    need({RETRIEVERS[one] == "plain" for one in fixed["certificates"]} == {noise is None},
+         f"{fixed['certificates']} with" + "out" * (noise is None) + " noise")
     need(settings(json.loads(fixed["encoder"]["config"])) == config, "the model config is another")
     pixels = prepare(ImageOps.exif_transpose(Image.open(io.BytesIO(picture))).convert("RGB"), config)
     gallery.hide(fixed["gallery"]["excluded"])
@@ -248,7 +250,7 @@ def check(content, picture, model, session, config, gallery):
             need(own, "the tests of dangerous rows are not those that the pilot chooses")
         else:
             kept["bound"], stated = counted["bound"], np.array([*map(float, counted["bound"]["embedding"])])
-            need(stated.shape == h.shape and np.linalg.norm(stated - h) <= 1e-6 * np.linalg.norm(h), "embedding")
+            need(stated.shape == h.shape and np.linalg.norm(stated - h) <= 1e-6 * np.linalg.norm(h), "the embedding")
             same(kept["bound"], {"constant": text(claimed)}, "bound")
             rounding, reach = float(kept["bound"]["forward_error"]), reach_of(gallery, label, h, answer["certificate"])
             need(error / 9 <= rounding <= error * 9, f"the forward error is {rounding}, wanted about {error}")

@@ -52,8 +52,8 @@ def residual_norm(model, kernel, scale):  # at least that of D^1/2 A D^1/2, |A| 
     return best * (1 + len(A) * 4 * EPS)
 
 def convolve(x, K, stride, pads):
-    windows = np.lib.stride_tricks.sliding_window_view(
-        np.pad(x, ((0, 0), (0, 0), pads[::2], pads[1::2])), K.shape[2:], (2, 3))[:, :, ::stride[0], ::stride[1]]
+    x = np.pad(x, ((0, 0), (0, 0), pads[::2], pads[1::2]))
+    windows = np.lib.stride_tricks.sliding_window_view(x, K.shape[2:], (2, 3))[:, :, ::stride[0], ::stride[1]]
     return np.moveaxis(np.tensordot(windows, K, ((1, 4, 5), (1, 2, 3))), 3, 1)
 
 def network(model, config, pixels):
@@ -91,8 +91,8 @@ def network(model, config, pixels):
         elif operator in ("Conv", "Gemm") and set(said) <= fields | {"transB"}:
             (K, bias), group = (known + [np.zeros(1)])[:2], said.get("group", 1)
             K = K if operator == "Conv" else (K if said.get("transB") else K.T)[:, :, None, None]
-            K = np.concatenate([np.pad(part, [(0, 0), (i * K.shape[1], (group - 1 - i) * K.shape[1]), (0, 0), (0, 0)])
-                                for i, part in enumerate(np.split(K, group))])
+            K = np.einsum("gh,goiyx->gohiyx", np.eye(group), K.reshape(group, -1, *K.shape[1:]))
+            K = K.reshape(-1, group * K.shape[3], *K.shape[4:])  # of all channels, with zeros outside of its group
             need(K.shape[2] <= stride[0] and K.shape[3] <= stride[1], "windows that overlap", Declined)
             value = convolve(x.reshape(x.shape + (1,) * (4 - x.ndim)), K, stride, pads)
             factor = np.linalg.norm(K.reshape(len(K), -1), 2) * (1 + 1e-12) + K.size * EPS
