@@ -3,41 +3,28 @@ import functools, math
 from statistics import NormalDist
 import numpy as np
 from lipschitz import EPS
+RUNGS = np.array([1, 5, 10, 20, 40, 55, 65, 72, 77, 81, 85, 88, 91, 94, 96, 98, 100, 102, 104, 107, 110, 113, 116, 120,
+                  125, 132, 140, 155, 180]) / 100
+DEPTHS, SPREAD = np.array([5, 4.2, 3.5, 2.9, 2.4, 1.9, 1.4, .9, .4, -.2, -.8, -1.5]), np.array([0.4, 0.7, 1, 1.35])
+cdf = np.vectorize(lambda z: math.erfc(-z / math.sqrt(2)) / 2, otypes=[float])
 
 def bisect(holds, low, high, rounds):  # the lower end of the place where `holds` ends
     for _ in range(rounds):
         low, high = (middle, high) if holds(middle := (low + high) / 2) else (low, middle)
     return low
 
-def cdf(scores):
-    return np.array([0.5 * math.erfc(-z / math.sqrt(2)) for z in scores])
-
 def quantile(p, q):  # the normal score of p, from the smaller of p and q = 1 - p
     if min(p, q) <= 0: return -math.inf if p <= 0 else math.inf
     return NormalDist().inv_cdf(p) if p < q else -NormalDist().inv_cdf(q)
 
-def log_beta(a, b, log_x, log_y):  # of the incomplete beta integral, by Lentz's continued fraction
-    x, c, m = math.exp(log_x), 1.0, 0
-    d = value = 1 / (1 - (a + b) * x / (a + 1))
-    while m == 0 or abs(d * c - 1) > 1e-15 and m < 100_000:
-        m += 1
-        for top in (m * (b - m) / (a + 2 * m - 1), -(a + m) * (a + b + m) / (a + 2 * m + 1)):
-            d, c = 1 / (1 + top * x / (a + 2 * m) * d or 1e-300), 1 + top * x / (a + 2 * m) / c or 1e-300
-            value *= d * c
-    return math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * log_x + b * log_y + math.log(value / a)
-
 @functools.lru_cache(None)
 def lower_bound(k, n, level):  # Clopper-Pearson: p, rounded down, and 1 - p with P(Bin(n, p) >= k) = level
-    def below(logit, a=k, b=n - k + 1):
-        log_p, log_q = -np.logaddexp(0, -logit), -np.logaddexp(0, logit)
-        if math.exp(log_p) < (a + 1) / (a + b + 2): return log_beta(a, b, log_p, log_q) <= math.log(level)
-        return math.exp(log_beta(b, a, log_q, log_p)) >= 1 - level
     if k <= 0: return 0.0, 1.0
-    logit = bisect(below, -700.0, 700.0, 60) - 1e-11  # lgamma is off by some 1e-10, which moves p by far less
+    wins = np.arange(k, n + 1)
+    ways = np.array([math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) for j in wins])
+    tail = lambda logit: np.exp(ways - wins * np.logaddexp(0, -logit) - (n - wins) * np.logaddexp(0, logit)).sum()
+    logit = bisect(lambda logit: tail(logit) <= level, -700.0, 700.0, 60) - 1e-11  # lgamma is off by some 1e-10
     return 1 / (1 + math.exp(-logit)), 1 / (1 + math.exp(logit))
-RUNGS = np.array([1, 5, 10, 20, 40, 55, 65, 72, 77, 81, 85, 88, 91, 94, 96, 98, 100, 102, 104, 107, 110, 113, 116, 120,
-                  125, 132, 140, 155, 180]) / 100
-DEPTHS, SPREAD = np.array([5, 4.2, 3.5, 2.9, 2.4, 1.9, 1.4, .9, .4, -.2, -.8, -1.5]), np.array([0.4, 0.7, 1, 1.35])
 
 def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top_k):
     """The radius (None if the mean of the sample retrieves another label), and the tests that the pilot has chosen."""
@@ -48,12 +35,12 @@ def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top
     if now[negative].min() <= now[positive].min(initial=math.inf): return None, {}
     centred, near = pilot[np.arange(used) * N // used] - mean, positive[np.argsort(gap[positive], kind="stable")][:8]
     def separate(rows, shares, b):  # direction, threshold and range of the score; or what is known without looking
-        points, weights, wrong, mixed = V[rows], np.asarray(shares) / 4096, V[b], len(rows) > 1
-        centre, largest = weights @ points, np.linalg.norm(V[[*rows, b]], axis=1).max()
-        apart = np.linalg.norm(centre - wrong)
+        weights, mixed, largest = np.asarray(shares) / 4096, len(rows) > 1, np.linalg.norm(V[[*rows, b]], axis=1).max()
+        centre = weights @ V[rows]
+        apart = np.linalg.norm(centre - V[b])
         if apart <= max(1e-9 * largest, 1.2e-38): return "never"
-        u, spread = (centre - wrong) / apart, mixed * weights @ ((points - centre)**2).sum(1)
-        s = (centre + wrong) @ u / 2 + spread / (2 * apart) + EPS * (k + 16) * (2 * largest + spread / apart) + EPS * (
+        u, spread = (centre - V[b]) / apart, mixed * weights @ ((V[rows] - centre)**2).sum(1)
+        s = (centre + V[b]) @ u / 2 + spread / (2 * apart) + EPS * (k + 16) * (2 * largest + spread / apart) + EPS * (
             8 + mixed * 2 * len(rows) * largest / apart) * (F + 2 * largest)
         ends = [min(F, F * (np.linalg.norm(np.maximum(side * u, 0)) + 1e-140)) if clamped else F for side in (-1, 1)]
         return "always" if s < -ends[0] else "never" if s >= ends[1] else (u, s, -ends[0], ends[1])
@@ -66,26 +53,25 @@ def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top
     def look(space):  # the pilot's scores: rank, radius of counting, thresholds, cells, points that bets are planned on
         u, s, low, high = space
         scores, nudge, tenth = np.sort(pilot @ u - error), 3 * error * max(-low, high) / F, -(-N // 10)
-        atom, floor = N > 2 and scores[2] - scores[0] <= nudge, min(-math.log(alpha) / n, 0.5)
+        atom, least = N > 2 and scores[2] - scores[0] <= nudge, quantile(0.5 / N, 1 - 0.5 / N)
         tail = nudge if atom else np.mean(scores[min(tenth, N - 1)] - scores[:tenth])
-        def below(places):
+        def below(places):  # a guess of the share of scores there
             count, depth = np.searchsorted(scores, places, "right"), (scores[0] - places) / max(tail, 1e-12 * F)
             rare = np.maximum(np.exp(-np.maximum(depth, 0)) / 2 / (N + 1), 1e-18)
             return np.where(count > 0, (count + 0.5) / (N + 1), rare)
         at = lambda ranks: scores[np.minimum(ranks.astype(int), N - 1)]
-        deep = scores[0] - tail * np.log(1 + np.array([0, 0.6, 2.5, 10]) * max(n / N, 1))
-        least = quantile(0.5 / N, 1 - 0.5 / N)
-        ranks, places = cdf(least + (2.2 - least) * (np.arange(18) + 0.5) / 18) * N, []
-        spread = low + np.arange(1, 5) / 5 * (deep[3] - low)
-        for place in np.sort(np.float32(np.concatenate([deep, spread, at(ranks)]) - nudge)):
+        deep, places, count = scores[0] - tail * np.log(1 + np.array([0, 0.6, 2.5, 10]) * max(n / N, 1)), [], min(96, N)
+        ranks = cdf(least + (2.2 - least) * (np.arange(18) + 0.5) / 18) * N
+        for place in np.sort(np.float32(np.r_[deep, low + np.arange(1, 5) / 5 * (deep[3] - low), at(ranks)] - nudge)):
             if low < place < high and (not places or place - places[-1] > np.float32(nudge)): places.append(place)
-        edges, mass, count = np.array([low, *places, high]), 0.5 / (N + 1), min(96, N)
-        under = (below(edges[:-1] + 2 * nudge) + below(edges[1:])) / 2
-        z = np.array([quantile(max(min(1 - q, 1 - floor), 1e-12), min(max(q, floor), 1 - 1e-12)) for q in under])
-        points = np.append(scores[0] - tail, at((np.arange(count) + 0.5) / count * N))
+        edges = np.array([low, *places, high])
+        q = np.maximum((below(edges[:-1] + 2 * nudge) + below(edges[1:])) / 2, min(-math.log(alpha) / n, 0.5))
+        z = np.array([quantile(max(1 - one, 1e-12), min(one, 1 - 1e-12)) for one in q])
+        points = np.append(scores[0] - tail, at((np.arange(count) + 0.5) / count * N)), np.append(
+            0.5, np.full(count, (N + 0.5) / count)) / (N + 1)
         radius = counted(space, edges[1:-1], np.floor(n * (1 - below(edges[1:-1]))), max(len(places), 1))
-        return (radius if radius > -math.inf else min(scores.mean() - s, 0) - 1e-300, radius, edges[1:-1], (edges, z),
-                (points, np.append(mass, np.full(count, (1 - mass) / count))))
+        rank = radius if radius > -math.inf else min(scores.mean() - s, 0) - 1e-300
+        return rank, radius, edges[1:-1], (edges, z), points
     def wager(space, cells, points, radius):  # what scores are worth (None: no need to look), bets, growth on the pilot
         (edges, z), (scores, mass), shift, widths = cells, points, radius / sigma, np.diff(cells[0])
         with np.errstate(over="ignore", invalid="ignore"):
@@ -126,29 +112,30 @@ def half_space(gallery, answer, pilot, sample, sigma, alpha, bound, clamped, top
         if counting > centre: return *choice, "thresholds", (space, places, len(places))
         return *choice, "betting", (space, cells, points, (centre if hopeful else 0.1 * sigma) * RUNGS)
     def simple(b, row, middle, deviation):  # the test of a negative that looks harmless
-        if isinstance(space := separate([int(row)], [4096], b), str): return None, None, space, None
-        places = np.unique(np.float32(middle - DEPTHS * deviation)).astype(float)
-        return None, None, "thresholds", (space, places[(places > space[2]) & (places < space[3])], 12)
+        space, places = separate([int(row)], [4096], b), np.unique(np.float32(middle - DEPTHS * deviation))
+        return [row], [4096], *((space, None) if isinstance(space, str) else (
+            "thresholds", (space, places[(places > space[2]) & (places < space[3])].astype(float), 12)))
     def passed(space, cells, points, scores, radius):
         if (test := wager(space, cells, points, radius))[0] is None: return True
         logs = np.cumsum(np.log1p(test[1][:, None] * (test[0](scores) - 1)), axis=1) + np.log([[.2], [.3], [.3], [.2]])
         looks = np.logaddexp.reduce(logs[:, np.unique([*range(15, n, 16), n - 1])], axis=0)
         return looks.max() - 1e-5 >= -math.log(alpha)
-    wrong, found, least = V[negative], [], math.inf
+    # of the nearest positives, the one that looks safest against each negative: ratio, row, middle, deviation
+    found = []
     for row in near:
-        apart, ahead = np.maximum(np.linalg.norm(wrong - V[row], axis=1), 1e-12), (gap[negative] - gap[row]) / 2
-        spread = np.sqrt(((centred @ (wrong - V[row]).T)**2).mean(0)) + 1e-3 * apart * F
-        middle = (ahead + ((V[row]**2).sum() - (wrong**2).sum(1)) / 2) / apart
-        found.append([ahead / spread, np.full(len(wrong), row), middle, spread / apart])
+        apart = V[negative] - V[row]
+        length, middle = np.maximum(np.linalg.norm(apart, axis=1), 1e-12), (gap[negative] - gap[row]) / 2
+        spread = np.sqrt(((centred @ apart.T)**2).mean(0)) + 1e-3 * length * F
+        at = (middle - ((V[negative]**2).sum(1) - V[row] @ V[row]) / 2) / length
+        found.append([middle / spread, np.full(len(apart), row), at, spread / length])
     best = np.take_along_axis(np.array(found), np.argmax([one[0] for one in found], 0)[None, None], 0)[0]
-    order, most = np.lexsort((negative, best[0])), max(48, 2 * top_k) * gallery.views
+    order, most, least = np.lexsort((negative, best[0])), max(48, 2 * top_k) * gallery.views, math.inf
     tests = {int(negative[i]): choose(negative[i]) for i in order[:most]}
     for _, _, form, given in [*tests.values(), *(simple(negative[i], *best[1:, i]) for i in order[most:])]:
         radius, scores = math.inf if form == "always" else -math.inf, sample @ given[0][0] - error if given else None
-        if form == "thresholds":
-            radius = counted(*given[:2], (scores > given[1][:, None]).sum(1), given[2])
+        if form == "thresholds": radius = counted(*given[:2], (scores > given[1][:, None]).sum(1), given[2])
         for rung in given[3] if form == "betting" else []:
             if radius >= least or not passed(*given[:3], scores, rung): break
             radius = rung
         least = min(least, radius)
-    return least, tests
+    return least, {b: (form, dict(zip(map(int, rows), shares))) for b, (rows, shares, form, _) in tests.items()}

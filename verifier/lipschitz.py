@@ -1,81 +1,37 @@
-"""Answers without noise: the ONNX graph in f64, its Lipschitz constant and its rounding (theory, section 14).
-
-The reader of protobuf knows as much of the format as such encoders need; whatever else a graph has is declined by name.
-"""
-
-import functools
-import math
-
+"""Answers without noise: the ONNX graph in f64, its Lipschitz constant and its rounding (theory, section 14)."""
+import functools, math, re
 import numpy as np
-
-EPS = 2.0**-52
-
-
-class Refused(Exception):
-    """The receipt is not what the computation gives."""
-
-
-class Declined(Exception):
-    """The receipt, or a file, cannot be checked here."""
-
+EPS, VARINT = 2.0**-52, re.compile(rb"[\x80-\xff]*[\x00-\x7f]")
+class Refused(Exception): """The receipt is not what the computation gives."""
+class Declined(Exception): """The receipt, or a file, cannot be checked here."""
 
 def need(condition, reason, error=Refused):
-    if not condition:
-        raise error(reason)
+    if not condition: raise error(reason)
 
-
-def integers(data):  # of variable length, each with the place behind it
-    value = shift = 0
-    for place, byte in enumerate(data, 1):
-        value, shift = value | (byte & 127) << shift, shift + 7
-        if byte < 128:
-            yield value - (value >> 63 << 64), place
-            value = shift = 0
-
+def integer(data, at=0):  # of variable length, and the place behind it
+    end = VARINT.match(data, at).end()
+    value = sum((byte & 127) << 7 * place for place, byte in enumerate(data[at:end]))
+    return value - (value >> 63 << 64), end
 
 def message(data):  # the fields of a protobuf message: lists of integers or of byte strings
-    found, data = {}, memoryview(data)
-    while data:
-        key, place = next(integers(data))
-        value, more = next(integers(data[place:])) if key & 7 in (0, 2) else ({1: 8, 5: 4}[key & 7], 0)
-        data = data[place + more:]
-        if key & 7: value, data = bytes(data[:value]), data[value:]
+    found, at = {}, 0
+    while at < len(data):
+        key, at = integer(data, at)
+        value, at = integer(data, at) if key & 7 in (0, 2) else ({1: 8, 5: 4}[key & 7], at)
+        if key & 7: value, at = data[at:at + value], at + value
         found.setdefault(key >> 3, []).append(value)
     return found
 
-
-def listed(parts):
-    return [one for part in parts for one in ([part] if isinstance(part, int) else [one for one, _ in integers(part)])]
-
-
 @functools.lru_cache(None)
-def residual_norm(model, kernel, scale):  # at least that of D^1/2 A D^1/2, |A| the autocorrelations over all offsets
-    K, D = graph_of(model)[0][kernel], graph_of(model)[0].get(scale, np.ones(1)).ravel()
-    (outputs, _, rows, columns), A, q, best = K.shape, 0, np.ones(len(K)), math.inf
-    cut = lambda y, x: K[:, :, max(y, 0):rows + min(y, 0), max(x, 0):columns + min(x, 0)].reshape(outputs, -1)
-    for y, x in ((y, x) for y in range(1 - rows, rows) for x in range(1 - columns, columns)):
-        A = A + np.abs(cut(y, x) @ cut(-y, -x).T)
-    A += K.size * EPS * np.outer(*[np.linalg.norm(K.reshape(outputs, -1), axis=1)] * 2)
-    for _ in range(2000):  # the largest (D A q)_i / q_i, for the best q that is found
-        after = D * (A @ q)
-        q, best = np.maximum((q + after / after.max()) / 2, 1e-200), min(best, (after / q).max())
-    return best * (1 + len(A) * 4 * EPS)
-
-
-def convolve(x, K, stride, pads):
-    x = np.pad(x, ((0, 0), (0, 0), pads[::2], pads[1::2]))
-    windows = np.lib.stride_tricks.sliding_window_view(x, K.shape[2:], (2, 3))
-    return np.moveaxis(np.tensordot(windows[:, :, ::stride[0], ::stride[1]], K, ((1, 4, 5), (1, 2, 3))), 3, 1)
-
-
-@functools.lru_cache(None)
-def graph_of(model):  # tensors by name, and of each node operator, inputs, output, attributes
+def graph_of(model):  # tensors by name; operator, inputs, output and attributes of each node; the graph's output
     names = lambda one, field: [part.decode() for part in one.get(field, [])]
+    listed = lambda parts: [one for part in parts for one in (
+        [part] if isinstance(part, int) else [integer(data)[0] for data in VARINT.findall(part)])]
     graph, tensors, nodes = message(message(model)[7][0]), {}, []
     for one in map(message, graph[5]):
         need(one[2][0] in (1, 7) and 9 in one, "tensors in other files, or not of f32 or integers", Declined)
-        kinds = ("<f4", float) if one[2][0] == 1 else ("<i8", int)
-        tensors[names(one, 8)[0]] = np.frombuffer(one[9][0], kinds[0]).astype(kinds[1]).reshape(listed(one.get(1, [])))
+        values = np.frombuffer(one[9][0], "<f4").astype(float) if one[2][0] == 1 else np.frombuffer(one[9][0], "<i8")
+        tensors[names(one, 8)[0]] = values.reshape(listed(one.get(1, [])))
     for one in map(message, graph[1]):
         said = {names(part, 1)[0]: part[3][0] if 3 in part else listed(part.get(8, []))
                 for part in map(message, one.get(5, []))}
@@ -83,31 +39,42 @@ def graph_of(model):  # tensors by name, and of each node operator, inputs, outp
         nodes.append((names(one, 4)[0], names(one, 1), names(one, 2)[0], said))
     return tensors, nodes, names(message(graph[12][0]), 1)[0]
 
+@functools.lru_cache(None)
+def residual_norm(model, kernel, scale):  # at least that of D^1/2 A D^1/2, |A| the autocorrelations over all offsets
+    K, D = graph_of(model)[0][kernel], graph_of(model)[0].get(scale, np.ones(1)).ravel()
+    (outputs, _, rows, columns), q, best = K.shape, np.ones(len(K)), math.inf
+    cut = lambda y, x: K[:, :, max(y, 0):rows + min(y, 0), max(x, 0):columns + min(x, 0)].reshape(outputs, -1)
+    A = sum(np.abs(cut(y, x) @ cut(-y, -x).T) for y in range(1 - rows, rows) for x in range(1 - columns, columns))
+    A += K.size * EPS * np.outer(*[np.linalg.norm(K.reshape(outputs, -1), axis=1)] * 2)
+    for _ in range(2000):  # the largest (D A q)_i / q_i, for the best q that is found
+        after = D * (A @ q)
+        q, best = np.maximum((q + after / after.max()) / 2, 1e-200), min(best, (after / q).max())
+    return best * (1 + len(A) * 4 * EPS)
+
+def convolve(x, K, stride, pads):
+    x = np.pad(x, ((0, 0), (0, 0), pads[::2], pads[1::2]))
+    windows = np.lib.stride_tricks.sliding_window_view(x, K.shape[2:], (2, 3))[:, :, ::stride[0], ::stride[1]]
+    return np.moveaxis(np.tensordot(windows, K, ((1, 4, 5), (1, 2, 3))), 3, 1)
 
 def network(model, config, pixels):
     """The embedding, its constant L, and its forward error at pictures of norm N, as (a, b) of a N + b.
-
-    `size` and `error` bound what a value's norm and rounding can be, in the same form; `one` is the constant 1.
-    """
-    given = config["input"]
-    need({*given["std"], 1} == {1} and {*given["mean"], 0} == {0}, "mean and std without noise", Declined)
-    (tensors, nodes, output), one = graph_of(model), np.array([0.0, 1.0])
-    gamma = lambda terms: terms * EPS / (2 - terms * EPS)
-    (x, L, size, error), rest = (pixels[None].astype(float), 1.0, one[::-1], 0 * one), list(nodes)
-    at = next(name for name in nodes[0][1] if name not in tensors)
+    `size` and `error` bound what a value's norm and rounding can be, in the same form; `one` is the constant 1."""
+    need({*config["input"]["std"], 1} == {1} and {*config["input"]["mean"], 0} == {0}, "mean and std", Declined)
+    (tensors, rest, output), one = graph_of(model), np.array([0, 1.0])
+    x, L, size, error, gamma = pixels[None].astype(float), 1.0, one[::-1], 0 * one, lambda terms: terms * EPS / (
+        2 - terms * EPS)
+    at, fields = next(one for one in rest[0][1] if one not in tensors), {"kernel_shape", "strides", "pads", "group"}
     while rest:  # the graph is one chain of layers
-        operator, inputs, name, said = rest.pop(0)
-        known = [tensors.get(other) for other in inputs[1:]]
-        stride, pads = said.get("strides", [1, 1]), said.get("pads", [0] * 4)
+        (operator, inputs, name, said), *rest = rest
+        known, stride, pads = [*map(tensors.get, inputs[1:])], said.get("strides", [1, 1]), said.get("pads", [0] * 4)
+        factor, local, shift = 1.0, 0 * one, 0 * one  # what the layer does to L, to the error and to the norm
         need(inputs[0] == at and not any(part is None for part in known), f"the node {name}", Declined)
         if operator == "Conv" and [node[0] for node in rest[:4]] == ["Relu", "Mul", "ConvTranspose", "Sub"]:
             # x - K^T D relu(K x + b): the same K twice, in the same place, and a diagonal D of at most 2/T
             (relu, mul, back, sub), rest = rest[:4], rest[4:]
-            (K, bias), D = known, tensors[mul[1][1]]
-            need(relu[1] == [name] and mul[1][0] == relu[2] and back[1] == [mul[2], inputs[1]]
-                 and sub[1] == [at, back[2]] and back[3] == said and stride == [1, 1]
-                 and set(said) <= {"kernel_shape", "strides", "pads", "group"} and said.get("group", 1) == 1
-                 and D.shape == (1, len(K), 1, 1) and D.min() >= 0,
+            (K, bias), D, wired = known, tensors[mul[1][1]], [relu[1], mul[1][0], back[1], sub[1], back[3], stride]
+            need(wired == [[name], relu[2], [mul[2], inputs[1]], [at, back[2]], said, [1, 1]] and set(said) <= fields
+                 and said.get("group", 1) == 1 and D.shape == (1, len(K), 1, 1) and D.min() >= 0,
                  f"{sub[2]} is no residual layer")
             inner = D * np.maximum(convolve(x, K, stride, pads) + bias.reshape(1, -1, 1, 1), 0)
             turned = [side - 1 - pad for side, pad in zip(K.shape[2:] * 2, pads)]
@@ -118,22 +85,20 @@ def network(model, config, pixels):
             spread = math.sqrt(np.abs(K).sum((1, 2, 3)).max() * np.abs(K).sum((0, 2, 3)).max()) * (1 + K.size * EPS)
             shift, factor, name = np.linalg.norm(bias) * math.sqrt(x[0, 0].size) * one, max(1.0, beta - 1), sub[2]
             first = gamma(K[0].size + 2) * (spread * (size + error) + shift)  # rounding of each step, and its norm
-            inner = norm * (size + error) + shift + first
+            inner, x = norm * (size + error) + shift + first, value
             local = norm * most * (first + gamma(1) * inner) + gamma(K[:, 0].size + 1) * spread * most * inner
-            error = error * factor + local + gamma(2) * (size + error + norm * most * inner) + 1e-290 * one
-            x, L, size = value, L * factor, size * factor + norm * most * shift
-        elif operator in ("Conv", "Gemm") and set(said) <= {"kernel_shape", "strides", "pads", "group", "transB"}:
+            local, shift = local + gamma(2) * (size + error + norm * most * inner), norm * most * shift
+        elif operator in ("Conv", "Gemm") and set(said) <= fields | {"transB"}:
             (K, bias), group = (known + [np.zeros(1)])[:2], said.get("group", 1)
             K = K if operator == "Conv" else (K if said.get("transB") else K.T)[:, :, None, None]
-            K = np.concatenate([np.pad(part, [(0, 0), (i * K.shape[1], (group - 1 - i) * K.shape[1]), (0, 0), (0, 0)])
-                                for i, part in enumerate(np.split(K, group))])
+            K = np.einsum("gh,goiyx->gohiyx", np.eye(group), K.reshape(group, -1, *K.shape[1:]))
+            K = K.reshape(-1, group * K.shape[3], *K.shape[4:])  # of all channels, with zeros outside of its group
             need(K.shape[2] <= stride[0] and K.shape[3] <= stride[1], "windows that overlap", Declined)
             value = convolve(x.reshape(x.shape + (1,) * (4 - x.ndim)), K, stride, pads)
-            norm = np.linalg.norm(K.reshape(len(K), -1), 2) * (1 + 1e-12) + K.size * EPS
+            factor = np.linalg.norm(K.reshape(len(K), -1), 2) * (1 + 1e-12) + K.size * EPS
             bias = np.broadcast_to(bias.reshape(1, -1, 1, 1), value.shape)
             x, shift = (value + bias).reshape(value.shape[:x.ndim]), np.linalg.norm(bias) * one
-            error = norm * error + gamma(K[0].size + 2) * (np.linalg.norm(K) * (size + error) + shift) + 1e-290 * one
-            L, size = L * norm, norm * size + shift
+            local = gamma(K[0].size + 2) * (np.linalg.norm(K) * (size + error) + shift)
         else:
             moves = {"Relu": lambda: np.maximum(x, 0), "Transpose": lambda: x.transpose(said["perm"]),
                      "Flatten": lambda: x.reshape(len(x), -1), "Pad": lambda: np.pad(x, known[0].reshape(2, -1).T),
@@ -141,10 +106,9 @@ def network(model, config, pixels):
             need(operator in moves and set(said) <= {"perm", "axis"} and said.get("axis", 1) == 1 and len(known) < 2,
                  f"the operator {operator} with {said} without noise", Declined)
             x = moves[operator]()
-        at = name
+        at, L, size, error = name, L * factor, size * factor + shift, error * factor + local + 1e-290 * one
     need(at == (config["output"].get("name") or output), "an output in the middle of the graph", Declined)
     return x.ravel(), L * (1 + 1e-13), error * (1 + 1e-9)
-
 
 def reach_of(gallery, answer, h, name):
     """How far the embedding may move, less what rounding takes (theory, 14.2 and 14.4); None if it is wrong."""
@@ -153,17 +117,9 @@ def reach_of(gallery, answer, h, name):
     near, far, slop, reach = distance[right].min(initial=math.inf), distance[wrong].min(), (len(h) + 16) * EPS, math.inf
     if not near < far: return None
     if name == "lipschitz-margin": return (far - near) / 2 - 2 * slop * (far + near)
-    for b in wrong[np.argsort(distance[wrong])]:
-        if (distance[b] - near) / 2 * (1 - 1e-6) > reach: break
+    for b in wrong:
         apart, middle = V[right] - V[b], (V[right] + V[b]) / 2
         gap, away = np.linalg.norm(apart, axis=1) + 1e-300, np.linalg.norm(h - middle, axis=1)
         lost = slop * (away + np.linalg.norm(middle, axis=1) + (away + distance[b])**2 / gap + gap)
         reach = min(reach, (((h - middle) * apart).sum(1) / gap - lost).max())
     return reach
-
-
-def bound_of(model, config, pixels, gallery):
-    """The embedding, its constant, and its forward error wherever a radius can lead (theory, 14.6)."""
-    h, constant, error = network(model, config, pixels)
-    farthest = np.linalg.norm(h) + np.linalg.norm(gallery.vectors, axis=1).max()
-    return h, constant, error @ [np.linalg.norm(pixels.astype(float)) + farthest / constant, 1]

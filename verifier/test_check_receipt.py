@@ -290,6 +290,16 @@ def test_a_receipt_that_was_not_sealed_again_is_refused(honest):
         checker.check(text[:-1] + b', "receipt": 1}', *given)
 
 
+@pytest.mark.parametrize("name", ["lipschitz", "lipschitz-margin"])
+def test_certificates_without_noise_are_refused_where_noise_was_drawn(honest, name):
+    receipt, given = honest
+    forged = json.loads(json.dumps(receipt))
+    forged["answers"][0].update(certificate=name)
+    forged["fixed"].update(certificates=[name], retriever="plain")
+    with pytest.raises(checker.Refused, match="with noise"):
+        checker.check(seal(forged), *given)
+
+
 def test_other_schedules_are_declined_by_name(honest):
     receipt, given = honest
     growing = json.loads(json.dumps(receipt))
