@@ -12,6 +12,11 @@ from lipschitz import EPS, Declined, Refused, need, network, reach_of
 CLOSE, LOW = 1e-4, 2**32 - 1  # CLOSE: how far embeddings of two engines are apart, per norm bound
 RETRIEVERS = dict(zip(["half-space", "vote", "pairwise", "lipschitz", "lipschitz-margin"],
                       ["mean", "vote", "pairwise", "plain", "plain"]))
+FIELDS = {"": "tool picture encoder gallery question retriever certificates noise bound challenge",
+          "picture": "identity file pixels", "encoder": "model config dimension components excess engine",
+          "gallery": "rows dimension views vectors items excluded", "question": "label",
+          "bound": "mixtures top_k constant",
+          "noise": "sigma alpha pilot samples schedule target_radius top_k replan_bets seed_from"}
 
 # ---- noise: Philox4x32-10 and the Box-Muller transform ----
 def philox(counter, key):
@@ -173,8 +178,17 @@ def check(content, picture, model, session, config, gallery):
     same(fixed["picture"], {"file": sha(picture), "pixels": sha(pixels.astype("<f4").tobytes())}, "picture")
     same(fixed["gallery"], gallery.facts, "gallery")
     same(fixed["encoder"], {"model": sha(model), "dimension": gallery.facts["dimension"]}, "encoder")
+    about = {RETRIEVERS[one] for one in fixed["certificates"]}
     same(fixed, {"certificates": [answer["certificate"] for answer in answers],
-                 "retriever": RETRIEVERS[fixed["certificates"][0]], "bound" if noise else "noise": None}, "fixed")
+                 "retriever": about.pop() if len(about) == 1 else "mean", "bound" if noise else "noise": None}, "fixed")
+    for part, keys in FIELDS.items():
+        held = fixed[part] if part else fixed
+        need(held is None or set(held) == set(keys.split()), f"fields of {part or 'fixed'}: {sorted(held or [])}")
+    for part, key, words in [("encoder", "components", ("any", "non-negative")),
+                             ("encoder", "excess", ("refuse", "project")), ("noise", "seed_from", ("given", "fresh"))]:
+        need(fixed[part] is None or fixed[part][key] in words, f"{part}.{key} is {(fixed[part] or {}).get(key)}")
+    salt = opened["salt"] if noise else "0" * 64
+    need(len(salt) == 64 and set(salt) <= set("0123456789abcdef"), f"the salt is {salt}")
     names, bound = [*gallery.names, None], config["output"]["norm_bound"]
     if noise:
         sigma, alpha, n, seed = float(noise["sigma"]), float(noise["alpha"]), noise["samples"], int(opened["seed"])
@@ -266,7 +280,8 @@ def check(content, picture, model, session, config, gallery):
     same(receipt, {"receipt": 1, "drawn": drawn, "opened": opened}, "receipt")
     fields = {"receipt", "fixed", "commitment", "opened", "drawn", "answers", "digest", "signature"}
     need(set(receipt) == fields, f"fields {set(receipt) ^ fields}")
-    return ", ".join(f"{one['certificate']} {one['label']} {one['verdict']} {one['radius']}" for one in answers)
+    said = ", ".join(f"{one['certificate']} {one['label']} {one['verdict']} {one['radius']}" for one in answers)
+    return said + ("" if receipt["signature"] is None else " (the signature was not checked)")
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)

@@ -268,6 +268,12 @@ FORGERIES = {
     "gallery": lambda r: r["fixed"]["gallery"].update(vectors="0" * 64),
     "labels of the gallery": lambda r: r["fixed"]["gallery"].update(items="0" * 64),
     "hidden rows": lambda r: r["fixed"]["gallery"].update(excluded=[1]),
+    "a field more": lambda r: r["fixed"].update(claim="no change in any norm"),
+    "a field less": lambda r: r["fixed"].pop("challenge"),
+    "components": lambda r: r["fixed"]["encoder"].update(components="anything"),
+    "where the seed is from": lambda r: r["fixed"]["noise"].update(seed_from="elsewhere"),
+    "salt": lambda r: r["opened"].update(salt="not a salt"),
+    "retriever": lambda r: r["fixed"].update(retriever="mean"),
     "certificate": lambda r: (r["answers"][0].update(certificate="vote"), r["fixed"].update(certificates=["vote"])),
 }
 
@@ -279,6 +285,12 @@ def test_a_forged_receipt_is_refused_though_it_was_sealed_again(honest, name):
     FORGERIES[name](forged)
     with pytest.raises((checker.Refused, KeyError)):
         checker.check(seal(forged), *given)
+
+
+def test_a_signature_that_nobody_checked_is_said_to_be_unchecked(honest):
+    receipt, given = honest
+    signed = json.loads(seal(receipt)) | {"signature": {"key": "0" * 64, "value": "0" * 128}}
+    assert checker.check(json.dumps(signed).encode(), *given).endswith("(the signature was not checked)")
 
 
 def test_a_receipt_that_was_not_sealed_again_is_refused(honest):
