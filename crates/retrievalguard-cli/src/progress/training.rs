@@ -84,8 +84,8 @@ impl TrainObserver for TrainingProgress {
             let left = (done > 0).then(|| (steps - step) as f64 / per_second);
             *last = Some(Instant::now());
             let (phase, certified) = ("training", None);
-            let (rate, eta) = (events::thousandths(per_second), left.map(events::thousandths));
-            let facts = Trained { phase, done: step, total: steps, rate, eta, certified, report };
+            let (steps_rate, eta) = (events::thousandths(per_second), left.map(events::thousandths));
+            let facts = Trained { phase, done: step, total: steps, rate: steps_rate, eta, certified, report };
             if events::trained(&facts) {
                 return;
             }

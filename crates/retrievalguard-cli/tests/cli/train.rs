@@ -24,7 +24,7 @@ fn pictures_become_an_encoder_that_every_other_command_takes() {
         "loss 0.",
         "beta 1.",
     ]);
-    run.prints(&[
+    let run = run.prints(&[
         "run/encoder.onnx: trained for ",
         "held-out Recall@1 ",
         "smoothed with sigma 0.1, on 12 pictures of 2 classes (untrained backbone: ",
@@ -32,6 +32,9 @@ fn pictures_become_an_encoder_that_every_other_command_takes() {
     // What the log says of the backbone before the first step is what anybody measures of it.
     let log: Vec<serde_json::Value> =
         sandbox.text("run/log.jsonl").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // The last step is told and logged, with one speed.
+    let last = log.iter().rfind(|line| line["event"] == "step").unwrap();
+    run.tells(&[&format!("{:.1} pictures per second", last["pictures_per_second"].as_f64().unwrap())]);
     let evaluations: Vec<_> = log.iter().filter(|line| line["event"] == "evaluation").collect();
     assert_eq!(evaluations.len(), 2);
     assert!(evaluations.iter().all(|line| line["classes"] == 2 && line["untrained"]["pictures"] == 12));
