@@ -13,7 +13,7 @@ use retrievalguard::storage::manifest::{
 use retrievalguard::storage::stored::{GalleryRef, StoredGallery};
 use retrievalguard::{Components, Embedder, NormBound, SampleCount, Sigma};
 use retrievalguard_encoder::agreement::Agreement;
-use retrievalguard_encoder::pipeline::check_gallery;
+use retrievalguard_encoder::pipeline::{check_gallery, query_side};
 
 use crate::encoder::Encoder;
 use crate::errors::{raised, refused};
@@ -126,14 +126,7 @@ impl Gallery {
             Held::Stored(stored) => check_gallery(stored, &self.name, embedder, sigma)
                 .map_err(|error| misfit(&error, Path::new(&self.name), encoder)),
             Held::Vectors(_, Some(manifest)) => {
-                let queries = QuerySide {
-                    sigma,
-                    dimension: embedder.dimension(),
-                    norm_bound: embedder.norm_bound(),
-                    components: embedder.components(),
-                    model: embedder.facts().hash.parse().ok(),
-                    contract: embedder.model_config().hash().parse().ok(),
-                };
+                let queries = query_side(embedder, sigma);
                 manifest.check_against(&self.name, &queries).map_err(|error| raised(&error))
             }
             Held::Vectors(..) => Ok(()),
